@@ -1,0 +1,30 @@
+"""jaxdp: differentially private deep learning in JAX.
+
+A loss for one example goes in; the sum of clipped per-example gradients, noise inside an optax transform, batches drawn as
+the accountant assumes, and an epsilon that is true of the run come out.
+
+    run = jaxdp.DPSGD(num_examples=60_000, expected_batch_size=256, steps=3600, clip_norm=1.0, noise_multiplier=1.1)
+    step = run.make_step(loss_fn, optax.sgd(0.5))
+    state = step.init(params, jaxdp.key_from_entropy())
+    for _ in range(run.steps):
+        state, metrics = step(state, data)
+    print(run.statement(delta=1e-5))
+"""
+
+from . import accounting as accounting
+from ._errors import UsageError as UsageError
+from ._run import DPSGD as DPSGD
+from ._step import PrivateStep as PrivateStep, StepMetrics as StepMetrics, TrainState as TrainState
+from .clipping import ClippedGrads as ClippedGrads, clipped_grad as clipped_grad, per_example_grads as per_example_grads
+from .noise import key_from_entropy as key_from_entropy
+from .sampling import PoissonSampler as PoissonSampler
+
+from .train import load_run as load_run
+from .transforms import (
+    clip_and_privatize as clip_and_privatize,
+    dp_adam as dp_adam,
+    dp_sgd as dp_sgd,
+    in_float32 as in_float32,
+    privatize as privatize,
+    PrivatizeState as PrivatizeState,
+)

@@ -1,0 +1,179 @@
+"""The whole private step, compiled once: draw → gather → clip → sum → noise → optimizer.
+
+The draw is an index array over all examples whose drawn part comes first; the step walks it in microbatches, gathers each
+one's rows and adds its clipped gradients up. How many microbatches it walks follows the number drawn, so that no draw
+can be too large, no drawn example is left out, and padding costs less than one microbatch.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int32, Key
+
+from ._errors import UsageError
+from .clipping import check_batch, check_loss, check_params, example_keys
+from .transforms import in_float32, PrivatizeState
+
+if TYPE_CHECKING:
+    from ._run import DPSGD
+
+
+class TrainState(NamedTuple):
+    """What a step takes and gives: everything that a run needs to go on.
+
+    Attributes:
+        params: the parameters.
+        opt_state: the optimizer's state, float32.
+        key: scalar key from which the draws, the noise and the losses' randomness of all steps are derived.
+        step: how many steps have been made; a plain int, so that a run can't be overdrawn unseen.
+    """
+
+    params: Any
+    opt_state: Any
+    key: Key[Array, ""]
+    step: int
+
+
+class StepMetrics(NamedTuple):
+    """What a step saw of the training data; not covered by the run's epsilon.
+
+    Attributes:
+        examples: int32 scalar. How many examples were drawn.
+        loss: float32 scalar. Their mean loss; NaN for an empty draw.
+        clipped: float32 scalar. The fraction whose gradient was longer than the clip norm, or not finite.
+        aux: pytree of float32. The mean of the loss's auxiliary data; None without.
+    """
+
+    examples: Int32[Array, "*steps"]
+    loss: Float[Array, "*steps"]
+    clipped: Float[Array, "*steps"]
+    aux: Any
+
+
+class PrivateStep:
+    """What `DPSGD.make_step` returns: `init` makes a state, a call makes one step, `many` makes several in one program.
+
+    The arrays of a state are donated: after `state, metrics = step(state, data)` the old state is gone.
+    """
+
+    def __init__(
+        self, run: "DPSGD", loss_fn: Callable[..., Any], optimizer: optax.GradientTransformation, *, has_aux: bool
+    ) -> None:
+        self.run = run
+        self._grad_fn = run.clipped_grad(loss_fn, has_aux=has_aux)
+        self._optimizer = in_float32(optimizer)
+        self._takes_rng = "rng" in inspect.signature(loss_fn).parameters
+        self._compiled = jax.jit(self._scan, static_argnames="num_steps", donate_argnames=("params", "opt_state"))
+
+    def init(self, params: Any, key: Key[Array, ""]) -> TrainState:
+        """The state before the first step.
+
+        Args:
+            params: pytree of floating-point arrays; copied, since steps donate theirs.
+            key: scalar key; whoever knows it can subtract the noise. `jaxdp.key_from_entropy()` makes one.
+
+        Returns:
+            A `TrainState`.
+        """
+        check_params(params)
+        params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
+        return TrainState(params, self._optimizer.init(params), key, 0)
+
+    def __call__(self, state: TrainState, data: Any, *shared: Any) -> tuple[TrainState, StepMetrics]:
+        """One step.
+
+        Args:
+            state: from `init` or the step before.
+            data: pytree of arrays [num_examples, ...], the same at every step.
+            *shared: handed to the loss after the example, as they are.
+
+        Returns:
+            The next state, and `StepMetrics` of scalars.
+
+        Raises:
+            UsageError: for data of another size than the run's, more steps than the run has, and what
+                `jaxdp.clipped_grad` refuses.
+        """
+        state, metrics = self.many(state, data, *shared, num_steps=1)
+        return state, jax.tree.map(lambda leaf: leaf[0], metrics)
+
+    def many(self, state: TrainState, data: Any, *shared: Any, num_steps: int) -> tuple[TrainState, StepMetrics]:
+        """`num_steps` steps in one compiled program; the metrics are stacked [num_steps]. Else as a call."""
+        if state.step + num_steps > self.run.steps:
+            raise UsageError(
+                f"step {state.step} + {num_steps} exceeds the run's steps={self.run.steps}: further steps would cost more "
+                "than run.epsilon says; describe a longer run with jaxdp.DPSGD(steps=...)"
+            )
+        size = check_batch(data)
+        if size != self.run.num_examples:
+            raise UsageError(
+                f"data has {size} examples and the run was described with num_examples={self.run.num_examples}: its "
+                "sampling rate, and so its epsilon, would be false; describe the run with the number of examples it trains on"
+            )
+        params, opt_state, metrics = self._compiled(
+            state.params, state.opt_state, state.key, jnp.int32(state.step), data, shared, num_steps=num_steps
+        )
+        return TrainState(params, opt_state, state.key, state.step + num_steps), metrics
+
+    def _scan(
+        self, params: Any, opt_state: Any, key: Any, first: Any, data: Any, shared: Any, *, num_steps: int
+    ) -> tuple[Any, Any, StepMetrics]:
+        one_step = partial(self._one_step, key, data, shared)
+        if num_steps == 1:  # outside a loop, where XLA compiles convolutions for a CPU better
+            (params, opt_state), metrics = one_step((params, opt_state), first)
+            return params, opt_state, jax.tree.map(lambda leaf: leaf[None], metrics)
+        steps = first + jnp.arange(num_steps, dtype=jnp.int32)
+        (params, opt_state), metrics = jax.lax.scan(one_step, (params, opt_state), steps)
+        return params, opt_state, metrics
+
+    def _one_step(
+        self, key: Any, data: Any, shared: Any, carry: tuple[Any, Any], step: Any
+    ) -> tuple[tuple[Any, Any], StepMetrics]:
+        params, opt_state = carry
+        sampling_key, noise_key, loss_key = jax.random.split(key, 3)
+        draw = self.run.sampler(sampling_key).draw(step)
+        sums, metrics = self._clipped_sum(params, data, shared, draw, jax.random.fold_in(loss_key, step))
+        noise = self.run.privatize(noise_key)
+        means, _ = noise.update(sums, PrivatizeState(noise_key, step), sensitivity=jnp.float32(self.run.clip_norm))
+        updates, opt_state = self._optimizer.update(means, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state), metrics
+
+    def _clipped_sum(
+        self, params: Any, data: Any, shared: Any, draw: Any, loss_key: Any
+    ) -> tuple[Any, StepMetrics]:
+        """The sum of clipped gradients over a draw, and the means of what its losses returned."""
+        rows = self.run.microbatch_size or usual_microbatch_size(self.run.expected_batch_size)
+        rows = min(rows, self.run.num_examples)
+        indices = jnp.pad(draw.indices, (0, rows))
+
+        def microbatch(start: Any) -> tuple[Any, Any]:
+            chosen = jax.lax.dynamic_slice_in_dim(indices, start, rows)
+            mask = start + jnp.arange(rows, dtype=jnp.int32) < draw.count
+            batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], data)
+            keys = example_keys(loss_key, rows, start) if self._takes_rng else None
+            check_loss(self._grad_fn.loss_fn, self._grad_fn.has_aux, params, batch, shared, keys)
+            grads, (losses, norms, aux) = self._grad_fn.sum_and_rows(params, batch, mask, keys, shared)
+            clipped = mask & ~(norms <= self.run.clip_norm)
+            return grads, jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))
+
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(microbatch, jnp.int32(0)))
+        grads, totals = jax.lax.fori_loop(
+            0,
+            (draw.count + rows - 1) // rows,
+            lambda i, carry: jax.tree.map(jnp.add, carry, microbatch(i * rows)),
+            nothing,
+        )
+        loss, clipped, aux = jax.tree.map(lambda total: total / draw.count.astype(jnp.float32), totals)
+        return grads, StepMetrics(draw.count, loss, clipped, aux)
+
+
+def usual_microbatch_size(expected_batch_size: float) -> int:
+    """Rows to process at once where the user doesn't say: what fits a CPU's caches, or a quarter of an accelerator's batch."""
+    if jax.default_backend() == "cpu":
+        return 64
+    return min(1024, max(64, int(-(-expected_batch_size // 4))))

@@ -1,0 +1,16 @@
+"""From a loss for one example to the sum of clipped per-example gradients.
+
+`clipped_grad` is the way in. `_per_example` computes gradients one example at a time under `vmap`, `_clip` takes their
+norms and adds them up clipped, and `_microbatches` walks a batch in pieces to bound the memory. This plain method is the
+oracle against which every faster one is tested.
+"""
+
+from ._clip import clip_and_sum as clip_and_sum, ClippedSum as ClippedSum
+from ._clipped_grad import ClippedGrad as ClippedGrad, clipped_grad as clipped_grad, ClippedGrads as ClippedGrads
+from ._inputs import (
+    check_batch as check_batch,
+    check_loss as check_loss,
+    check_params as check_params,
+    example_keys as example_keys,
+)
+from ._per_example import per_example_grads as per_example_grads

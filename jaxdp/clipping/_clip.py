@@ -1,0 +1,59 @@
+r"""Clip each example's gradient to a norm and add them up.
+
+\[ S = \sum_i m_i\, c_i\, g_i, \qquad c_i = \min\Bigl(1, \frac{C}{(1 + \gamma)\,\lVert g_i \rVert_2}\Bigr) \]
+
+with the mask m, the clip norm C and the rounding bound γ of `_norm`. Removing or adding one example moves S by at most C.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ._norm import per_example_norms, relative_error_bound
+
+
+class ClippedSum(NamedTuple):
+    """The sum of clipped gradients (float32, no batch axis) and the norms before clipping (float32 [B])."""
+
+    grads: Any
+    norms: Float[Array, " B"]
+
+
+def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clip_norm: float) -> ClippedSum:
+    """Clip per-example gradients to `clip_norm` and add them up.
+
+    Examples whose gradient has a NaN or infinite entry, and masked ones, contribute exactly zero: their entries are
+    replaced by zeros before anything is multiplied or added, since 0 · NaN is NaN.
+
+    Args:
+        grads: pytree of arrays [B, ...], of any floating dtype.
+        mask: bool [B], False for padding.
+        clip_norm: L2 norm to clip to, above zero; inf for no clipping.
+
+    Returns:
+        The clipped sum, and the norm of each example's gradient; 0 for masked rows.
+
+    References:
+        Abadi et al., "Deep Learning with Differential Privacy", arXiv 1607.00133, algorithm 1.
+    """
+    grads = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), grads)
+    norms = per_example_norms(grads)
+    usable = mask & jnp.isfinite(norms)
+    factors = jnp.where(usable, _clip_factors(norms, clip_norm, relative_error_bound(grads)), 0)
+
+    def add_up(leaf: Float[Array, "B ..."]) -> Float[Array, "..."]:
+        rows = leaf.reshape(leaf.shape[0], -1)
+        clipped = jnp.where(usable[:, None], rows * factors[:, None], 0)
+        return jnp.sum(clipped, axis=0).reshape(leaf.shape[1:])
+
+    return ClippedSum(jax.tree.map(add_up, grads), jnp.where(mask, norms, 0))
+
+
+def _clip_factors(norms: Float[Array, " B"], clip_norm: float, error: float) -> Float[Array, " B"]:
+    if math.isinf(clip_norm):
+        return jnp.ones_like(norms)
+    bound = jnp.maximum(norms * jnp.float32(1 + error), jnp.finfo(jnp.float32).tiny)
+    return jnp.minimum(jnp.float32(1), jnp.float32(clip_norm) / bound)

@@ -1,0 +1,146 @@
+"""`clipped_grad`: reads like `jax.grad`, returns the sum of clipped per-example gradients."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from .. import _checks
+from ._clip import clip_and_sum
+from ._inputs import check_batch, check_loss, check_mask, check_params, example_keys
+from ._microbatches import in_microbatches
+from ._per_example import per_example_values_and_grads
+
+METHODS = ("auto", "vmap")
+
+
+class ClippedGrads(NamedTuple):
+    """What `clipped_grad` returns for a batch of B rows; masked rows are zero in `losses`, `norms` and `aux`.
+
+    Attributes:
+        grads: like params, float32. The SUM over the batch of clipped per-example gradients, not yet private.
+        losses: float [B]. The loss of each example.
+        norms: float32 [B]. The L2 norm of each example's gradient before clipping; NaN or inf marks an example that
+            contributed zero.
+        aux: pytree [B, ...]. What the loss returned beside its value, with `has_aux`; None otherwise.
+        sensitivity: float32 scalar. The L2 distance by which adding or removing one example can move `grads`.
+    """
+
+    grads: Any
+    losses: Float[Array, " B"]
+    norms: Float[Array, " B"]
+    aux: Any
+    sensitivity: Float[Any, ""]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedGrad:
+    """The function that `clipped_grad` returns. See there."""
+
+    loss_fn: Callable[..., Any]
+    clip_norm: float
+    has_aux: bool = False
+    method: str = "auto"
+    microbatch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "clip_norm", _checks.clip_norm(self.clip_norm))
+        _checks.one_of("method", self.method, METHODS)
+        if self.microbatch_size is not None:
+            size = _checks.count("microbatch_size", self.microbatch_size, "give the rows to hold in memory at once")
+            object.__setattr__(self, "microbatch_size", size)
+
+    def __call__(
+        self,
+        params: Any,
+        batch: Any,
+        *shared: Any,
+        mask: Bool[Any, " B"] | None = None,
+        rng: Key[Array, ""] | None = None,
+    ) -> ClippedGrads:
+        """The sum of clipped gradients of `batch` at `params`; the arguments are those of `clipped_grad`'s docstring."""
+        check_params(params)
+        size = check_batch(batch)
+        mask = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
+        batch = jax.tree.map(jnp.asarray, batch)
+        keys = None if rng is None else example_keys(rng, size)
+        check_loss(self.loss_fn, self.has_aux, params, batch, shared, keys)
+
+        def at_once(batch: Any, mask: Bool[Array, " m"], keys: Any) -> tuple[Any, Any]:
+            return self.sum_and_rows(params, batch, mask, keys, shared)
+
+        if self.microbatch_size is None or self.microbatch_size >= size:
+            grads, rows = at_once(batch, mask, keys)
+        else:
+            grads, rows = in_microbatches(at_once, batch, mask, keys, self.microbatch_size)
+        return ClippedGrads(grads, *rows, jnp.float32(self.clip_norm))
+
+    def sum_and_rows(
+        self, params: Any, batch: Any, mask: Bool[Array, " B"], keys: Any, shared: tuple[Any, ...]
+    ) -> tuple[Any, tuple[Any, Any, Any]]:
+        """(grads, (losses, norms, aux)) for checked arguments, a key for each example or None, and the batch unsplit."""
+        values, grads = per_example_values_and_grads(self.loss_fn, self.has_aux, params, batch, shared, keys)
+        losses, aux = values if self.has_aux else (values, None)
+        clipped = clip_and_sum(grads, mask, self.clip_norm)
+        losses, aux = jax.tree.map(lambda leaf: _zero_where_masked(leaf, mask), (losses, aux))
+        return clipped.grads, (losses, clipped.norms, aux)
+
+
+def clipped_grad(
+    loss_fn: Callable[..., Any],
+    *,
+    clip_norm: float,
+    has_aux: bool = False,
+    method: str = "auto",
+    microbatch_size: int | None = None,
+) -> ClippedGrad:
+    r"""The function that returns the sum of clipped per-example gradients.
+
+    \[ \mathrm{grads} = \sum_{i=1}^{B} m_i \min\Bigl(1, \frac{C}{\lVert g_i\rVert_2}\Bigr) g_i, \qquad
+       g_i = \nabla_\theta\, \mathrm{loss}(\theta, x_i) \]
+
+    Whatever the loss takes as one example is the unit of privacy: an image, an image with its augmentations averaged in
+    the loss, or a user with all their records. Norms, clip factors and sums are float32 whatever the model's dtype, and
+    the clipped gradient's stored norm is never above `clip_norm`.
+
+    The result is not private: it becomes so through `jaxdp.privatize`, to which `out.sensitivity` is handed along.
+
+    Args:
+        loss_fn: `loss_fn(params, example, *shared) -> scalar`, the loss of ONE example, without a batch axis; with
+            `has_aux`, `-> (scalar, aux)`. It takes a keyword `rng` if the gradient function is called with one.
+        clip_norm: the L2 norm C, in the units of the gradient. `inf` means no clipping, and then no noise can follow.
+        has_aux: whether the loss returns auxiliary data.
+        method: "vmap" materialises per-example gradients; "auto" takes the fastest method there is.
+        microbatch_size: how many examples to process at once. Bounds memory; need not divide B; changes no result
+            beyond the order of the sum. Microbatches of padding alone at the end of a batch are not computed.
+
+    Returns:
+        A `ClippedGrad`: `grad_fn(params, batch, *shared, mask=None, rng=None) -> ClippedGrads`, where
+        `batch` is a pytree with a leading axis [B] on every leaf, `shared` goes to every example as it is,
+        `mask` is bool [B] and False for padding, which contributes exactly zero, and from
+        `rng` each example's loss gets a key of its own as `rng=`.
+
+    Raises:
+        UsageError: here for a clip norm, method or microbatch size out of range; in the call for parameters that aren't
+            floating point, leaves that disagree on B, an empty batch, a loss that isn't a scalar, a mask of another shape.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> loss = lambda w, example: 0.5 * (w - example) ** 2
+        >>> out = clipped_grad(loss, clip_norm=1.0)(jnp.float32(0.0), jnp.array([-0.25, 8.0]))
+        >>> print(f"{out.grads:.3f}", out.norms, out.sensitivity)
+        -0.750 [0.25 8.  ] 1.0
+
+    References:
+        Abadi et al., "Deep Learning with Differential Privacy", arXiv 1607.00133, algorithm 1.
+    """
+    return ClippedGrad(
+        loss_fn=loss_fn, clip_norm=clip_norm, has_aux=has_aux, method=method, microbatch_size=microbatch_size
+    )
+
+
+def _zero_where_masked(leaf: Any, mask: Bool[Array, " B"]) -> Any:
+    return jnp.where(mask.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, jnp.zeros((), leaf.dtype))

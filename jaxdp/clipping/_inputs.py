@@ -1,0 +1,84 @@
+"""What a user hands to a gradient function, checked before anything is compiled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Key
+
+from .._errors import UsageError
+
+
+def check_params(params: Any) -> None:
+    """Refuse parameters that have no gradient: an empty tree, or leaves that aren't floating point."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    if not leaves:
+        raise UsageError("params has no leaves: pass the pytree of arrays to differentiate")
+    for path, leaf in leaves:
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            raise UsageError(
+                f"params{jax.tree_util.keystr(path)} has dtype {dtype}, which has no gradient: pass it through *shared "
+                "or close over it, and keep only floating-point arrays in params"
+            )
+
+
+def check_batch(batch: Any) -> int:
+    """The batch size B: the leading axis that all leaves must share."""
+    sizes = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        if jnp.ndim(leaf) == 0:
+            raise UsageError(f"batch{jax.tree_util.keystr(path)} is a scalar: every leaf needs a leading axis [B]")
+        sizes[jax.tree_util.keystr(path) or "(the array itself)"] = jnp.shape(leaf)[0]
+    if not sizes:
+        raise UsageError("batch has no leaves: pass a pytree of arrays with a leading axis [B]")
+    if len(set(sizes.values())) > 1:
+        listing = ", ".join(f"{name}: {size}" for name, size in sizes.items())
+        raise UsageError(f"the leaves of batch disagree on the leading axis ({listing}): each needs one row an example")
+    size = next(iter(sizes.values()))
+    if size == 0:
+        raise UsageError("batch has 0 rows: for an empty draw pass padded rows with mask=False")
+    return size
+
+
+def check_mask(mask: Any, size: int) -> Bool[Array, " B"]:
+    """`mask` as an array; refuses one that isn't bool [B]."""
+    if jnp.shape(mask) != (size,) or jnp.result_type(mask) != jnp.bool_:
+        raise UsageError(
+            f"mask has shape {jnp.shape(mask)} and dtype {jnp.result_type(mask)}; it must be bool of shape ({size},): "
+            "True for an example, False for padding"
+        )
+    return jnp.asarray(mask)
+
+
+def check_loss(
+    loss_fn: Callable[..., Any], has_aux: bool, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any
+) -> None:
+    """Refuse a loss that doesn't return one floating-point scalar for one example."""
+
+    def one_example(params: Any, example: Any, key: Any) -> Any:
+        keywords = {} if key is None else {"rng": key}
+        return loss_fn(params, example, *shared, **keywords)
+
+    first, first_key = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (batch, keys))
+    out = jax.eval_shape(one_example, params, first, first_key)
+    if has_aux:
+        if not (isinstance(out, tuple) and len(out) == 2):
+            raise UsageError(f"with has_aux=True the loss must return (loss, aux); it returned {type(out).__name__}")
+        out = out[0]
+    elif isinstance(out, tuple):
+        raise UsageError("the loss returned a tuple: return the scalar alone, or pass has_aux=True for (loss, aux)")
+    if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
+        shape = getattr(out, "shape", type(out).__name__)
+        raise UsageError(
+            f"the loss of one example must be a floating-point scalar; it has shape {shape} and dtype "
+            f"{getattr(out, 'dtype', None)}: the function sees one example without a batch axis, so reduce to a scalar "
+            "(with jnp.sum or jnp.mean) within the example"
+        )
+
+
+def example_keys(rng: Key[Array, ""], size: int, offset: int | Int[Array, ""] = 0) -> Key[Array, " B"]:
+    """One key an example, from its position in the batch alone, so that padding or splitting the batch changes none."""
+    positions = jnp.arange(size, dtype=jnp.int32) + offset
+    return jax.vmap(lambda position: jax.random.fold_in(rng, position))(positions)

@@ -1,0 +1,64 @@
+r"""The L2 norm of each example's gradient, in float32, with a proven bound on its rounding error.
+
+A norm that comes out too small lets an example through with more influence than was accounted. Two things make float32
+norms too small: squares that underflow (or overflow), and the rounding of a sum of millions of squares. Here each
+example's gradient is first scaled by a power of two (exactly) so that its largest entry lies in [1/2, 1), and squares are
+added in blocks of 32, blocks of blocks, and so on, so that no partial sum passes through more than 31 additions a level:
+the relative error of the sum is at most \((31 \cdot \text{levels} + \text{leaves} + 2)\,u\) with \(u = 2^{-24}\)
+(Higham, "Accuracy and Stability of Numerical Algorithms", section 4.2), about 4e-6 for a million parameters.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+_BLOCK = 32
+_UNIT_ROUNDOFF = 2.0**-24
+
+
+def per_example_norms(grads: Any) -> Float[Array, " B"]:
+    """The L2 norm of each example's gradient over all leaves together.
+
+    Args:
+        grads: pytree of float32 arrays [B, ...].
+
+    Returns:
+        float32 [B]. NaN or inf where the gradient has a NaN or infinite entry; inf where the norm itself exceeds float32.
+    """
+    rows = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(grads)]
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(row), axis=1, initial=0) for row in rows]), axis=0)
+    exponent = jnp.clip(jnp.frexp(largest)[1], -125, 125)
+    down = jnp.ldexp(jnp.float32(1), -exponent)
+    squares = sum(_sum_in_blocks(jnp.square(row * down[:, None])) for row in rows)
+    norms = jnp.ldexp(jnp.sqrt(squares), exponent)
+    return jnp.where(jnp.isfinite(largest), norms, largest)
+
+
+def relative_error_bound(grads: Any) -> float:
+    """By how much, relatively, a clipped gradient's norm may exceed its target through rounding, at the most.
+
+    Covers the sum of squares (halved by the square root), the square root itself, the division that makes the clip factor
+    and the multiplication of each entry by it.
+
+    Args:
+        grads: pytree of arrays [B, ...], or of anything with a `shape`.
+
+    Returns:
+        A plain float, such as 4e-6.
+    """
+    sizes = [math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(grads)]
+    levels = max(math.ceil(math.log(max(size, 2), _BLOCK)) for size in sizes)
+    sum_of_squares = ((_BLOCK - 1) * levels + len(sizes) + 2) * _UNIT_ROUNDOFF
+    return sum_of_squares / 2 + 6 * _UNIT_ROUNDOFF
+
+
+def _sum_in_blocks(x: Float[Array, "B size"]) -> Float[Array, " B"]:
+    while x.shape[1] > 1:
+        block = min(_BLOCK, x.shape[1])
+        columns = -(-x.shape[1] // block)
+        padded = jnp.pad(x, ((0, 0), (0, columns * block - x.shape[1])))
+        x = jnp.sum(padded.reshape(-1, block, columns), axis=1)
+    return jnp.sum(x, axis=1)

@@ -1,0 +1,55 @@
+"""Per-example gradients by `vmap`: the plain way, and the oracle for every other."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jaxtyping import Array, Key
+
+from ._inputs import check_batch, check_loss, check_params, example_keys
+
+
+def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
+    """The function that returns the gradient of every example, unclipped and unsummed.
+
+    Meant for research and as an oracle: it needs memory for B copies of the parameters.
+
+    Args:
+        loss_fn: `loss_fn(params, example, *shared) -> scalar`, the loss of one example; with `has_aux`, `(scalar, aux)`.
+        has_aux: whether the loss returns auxiliary data.
+
+    Returns:
+        `f(params, batch, *shared, rng=None)`, which gives a pytree like `params` with a leading axis [B], in the
+        parameters' dtype; with `has_aux`, the pair of that and of `aux` with a leading axis [B].
+
+    Raises:
+        UsageError: for parameters that aren't floating point, a loss that isn't a scalar, a ragged batch.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> loss = lambda w, x: w * x**2
+        >>> per_example_grads(loss)(jnp.float32(2.0), jnp.array([1.0, 3.0]))
+        Array([1., 9.], dtype=float32)
+    """
+
+    def grad_fn(params: Any, batch: Any, *shared: Any, rng: Key[Array, ""] | None = None) -> Any:
+        check_params(params)
+        size = check_batch(batch)
+        keys = None if rng is None else example_keys(rng, size)
+        check_loss(loss_fn, has_aux, params, batch, shared, keys)
+        losses_and_aux, grads = per_example_values_and_grads(loss_fn, has_aux, params, batch, shared, keys)
+        return (grads, losses_and_aux[1]) if has_aux else grads
+
+    return grad_fn
+
+
+def per_example_values_and_grads(
+    loss_fn: Callable[..., Any], has_aux: bool, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any
+) -> tuple[Any, Any]:
+    """(losses [B] or (losses, aux), gradients [B, ...]) of a checked batch; `keys` is None or one key an example."""
+
+    def one_example(example: Any, key: Any) -> tuple[Any, Any]:
+        keywords = {} if key is None else {"rng": key}
+        return jax.value_and_grad(loss_fn, has_aux=has_aux)(params, example, *shared, **keywords)
+
+    return jax.vmap(one_example)(batch, keys)

@@ -1,0 +1,145 @@
+"""A TFDS data set of images and labels, prepared on disk, read without TensorFlow.
+
+`tfds` reads the array_record format in pure Python; downloading and preparing a data set needs TensorFlow and happens
+elsewhere. Nothing here touches the network. Decoding takes seconds for tens of thousands of records, so the arrays are
+kept in a cache folder, under a name made from the prepared files' names, sizes and times.
+"""
+
+import hashlib
+import os
+import re
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._errors import UsageError
+from ._dataset import Dataset
+
+
+def load_tfds(name: str, data_dir: Path | None = None) -> Dataset:
+    """The "train" and "test" splits of a prepared TFDS data set.
+
+    Args:
+        name: as in TFDS: "mnist", "cifar10", "name/config", "name:1.2.3".
+        data_dir: the folder in which it was prepared; `~/tensorflow_datasets` by default, as in TFDS.
+
+    Returns:
+        A `Dataset`; without a "test" split, "validation" stands in.
+
+    Raises:
+        UsageError: where the data set isn't prepared there, isn't in the array_record format, or isn't one of uint8
+            images of one size with integer labels. The message says which command prepares it.
+    """
+    root = Path("~/tensorflow_datasets").expanduser() if data_dir is None else Path(data_dir)
+    folder = _prepared_folder(name, root)
+    builder = _builder(name, folder, root)
+    image, label = _image_and_label(name, builder.info)
+    splits = _split_names(name, builder.info.splits)
+    cached = _cache_path(folder)
+    arrays = _read_cache(cached)
+    if arrays is None:
+        arrays = [array for split in splits for array in _decode(builder, split, image, label)]
+        _write_cache(cached, arrays)
+    return Dataset(name, *arrays, builder.info.features[label].num_classes)
+
+
+def _prepared_folder(name: str, root: Path) -> Path:
+    """The folder of the newest prepared version."""
+    base = root / name.replace(":", "/")
+    found = sorted(base.glob("**/dataset_info.json"), key=lambda path: _version(path.parent.name))
+    if not found:
+        ready = sorted({path.relative_to(root).parts[0] for path in root.glob("*/**/dataset_info.json")}) or ["none"]
+        raise UsageError(
+            f"dataset {name!r} is not prepared under {root} (prepared there: {', '.join(ready)}). {_how_to_prepare(name, root)}"
+        )
+    return found[-1].parent
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text))
+
+
+def _how_to_prepare(name: str, root: Path) -> str:
+    return (
+        "To prepare it, on a machine with a network: pip install 'jaxdp-privacy[prepare]' && python -c \"import "
+        f"tensorflow_datasets as tfds; tfds.builder('{name}', data_dir='{root}', file_format='array_record')"
+        '.download_and_prepare()"'
+    )
+
+
+def _builder(name: str, folder: Path, root: Path) -> Any:
+    import tensorflow_datasets as tfds
+
+    builder = tfds.builder_from_directory(folder)
+    found = builder.info.file_format
+    if found != tfds.core.FileFormat.ARRAY_RECORD:
+        raise UsageError(
+            f"dataset {name!r} in {folder} is stored as {found and found.value}, which only TensorFlow reads; jaxdp reads "
+            f"array_record. {_how_to_prepare(name, root)}"
+        )
+    return builder
+
+
+def _image_and_label(name: str, info: Any) -> tuple[str, str]:
+    """The names of the one image feature and the one label feature."""
+    import tensorflow_datasets as tfds
+
+    features = dict(info.features.items())
+    images = [key for key, feature in features.items() if isinstance(feature, tfds.features.Image)]
+    labels = [key for key, feature in features.items() if isinstance(feature, tfds.features.ClassLabel)]
+    if info.supervised_keys and set(info.supervised_keys) <= {*images, *labels}:
+        images, labels = ([key for key in info.supervised_keys if key in kind] for kind in (images, labels))
+    if len(images) != 1 or len(labels) != 1:
+        raise UsageError(
+            f"dataset {name!r} has the features {sorted(features)}; jaxdp train needs exactly one image and one class label"
+        )
+    shape = features[images[0]].shape
+    if None in shape:
+        raise UsageError(f"dataset {name!r} has images of shape {shape}, of varying size: resize them to one size first")
+    return images[0], labels[0]
+
+
+def _split_names(name: str, splits: Any) -> tuple[str, str]:
+    test = "test" if "test" in splits else "validation"
+    if "train" not in splits or test not in splits:
+        raise UsageError(f"dataset {name!r} has the splits {sorted(splits)}; a train and a test split are needed")
+    return "train", test
+
+
+def _decode(builder: Any, split: str, image: str, label: str) -> tuple[np.ndarray, np.ndarray]:
+    from rich.progress import track
+
+    source = builder.as_data_source(split)
+    records = [source[i] for i in track(range(len(source)), f"decoding {builder.name} {split}", transient=True)]
+    images = np.stack([record[image] for record in records]).astype(np.uint8)
+    return images, np.array([record[label] for record in records], np.int32)
+
+
+def _cache_path(folder: Path) -> Path:
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    state = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    digest = hashlib.sha256(repr((str(folder.resolve()), state)).encode()).hexdigest()
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "jaxdp" / f"{digest[:32]}.npz"
+
+
+def _read_cache(path: Path) -> list[np.ndarray] | None:
+    """The four arrays, or None where there is no cache or a damaged one."""
+    try:
+        with np.load(path) as stored:
+            return [stored[key] for key in stored.files]
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError):
+        return None
+
+
+def _write_cache(path: Path, arrays: list[np.ndarray]) -> None:
+    """Store the arrays under `path`, all or nothing; where the cache can't be written, the next run decodes again."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+            np.savez(file, *arrays)
+        Path(file.name).replace(path)
+    except OSError:
+        return

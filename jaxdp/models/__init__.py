@@ -1,0 +1,14 @@
+"""The tutorials' two models, in flax: an MLP with dropout, and a small CNN whose convolutions are matrix products.
+
+Each maps one image, uint8 or float [height, width, channels], to logits. `MODELS` has them by name.
+"""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+
+from ._cnn import CNN as CNN
+from ._mlp import MLP as MLP
+from ._patches import PatchConv as PatchConv
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "mlp": MLP}

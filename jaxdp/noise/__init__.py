@@ -1,0 +1,8 @@
+"""The noise that makes a clipped sum private.
+
+`standard_normal` draws it: float32 normals whose tails go deep enough for the delta that is claimed. `tree_normal` draws
+one array for each leaf, each with its own key. `key_from_entropy` makes a key from the operating system's entropy.
+"""
+
+from ._gaussian import standard_normal as standard_normal, tree_normal as tree_normal
+from ._keys import key_from_entropy as key_from_entropy

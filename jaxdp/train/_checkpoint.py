@@ -1,0 +1,131 @@
+"""Checkpoints by orbax: all that a run needs to go on to the same end, and enough to notice damage or another data set.
+
+A checkpoint holds the parameters, the optimizer's state, the key, the step, the totals of the unfinished epoch and the
+ledger. It is written to a temporary folder and renamed, so a kill leaves the one before. The two newest are kept; a damaged
+one is passed over for the one before, which leads to the same result.
+"""
+
+import hashlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._errors import UsageError
+from .._step import TrainState
+from ..accounting import Ledger
+
+
+class Checkpoint(NamedTuple):
+    """What is saved: the state, the totals so far of the epoch under way, and what has been spent."""
+
+    state: TrainState
+    totals: dict[str, float]
+    ledger: Ledger
+
+    @property
+    def key_is_erased(self) -> bool:
+        """Whether this is what a finished run leaves."""
+        return not np.any(jax.random.key_data(self.state.key))
+
+
+class CheckpointFolder:
+    """The checkpoints of one run, in `folder`. A context manager, since orbax works in threads of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        from orbax.checkpoint import v1 as ocp
+
+        self._folder = folder.absolute()
+        newest = ocp.training.preservation_policies.LatestN(2)
+        with _orbax():
+            self._checkpointer = ocp.training.Checkpointer(
+                self._folder, preservation_policy=newest, cleanup_tmp_directories=True
+            )
+
+    def __enter__(self) -> "CheckpointFolder":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._checkpointer.close()
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint; returns when it is on disk."""
+        state = checkpoint.state
+        arrays = _arrays(state)
+        metadata = {"totals": checkpoint.totals, "ledger": checkpoint.ledger.to_dict(), "digest": _digest(arrays)}
+        with _orbax():
+            self._checkpointer.save(state.step, arrays, custom_metadata=metadata, overwrite=True)
+
+    def load(self, like: TrainState) -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint that can be read, and a line for each newer one that couldn't.
+
+        Args:
+            like: a state of the same structure, shapes and dtypes.
+
+        Returns:
+            (None, []) where there is no checkpoint at all.
+
+        Raises:
+            UsageError: where there are checkpoints and none can be read.
+        """
+        damaged = []
+        for step in sorted((found.step for found in self._checkpointer.checkpoints), reverse=True):
+            try:
+                return self._load_step(step, like), damaged
+            except Exception as error:  # orbax and tensorstore raise what they like on damaged files
+                reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+                damaged.append(f"checkpoint {self._folder / str(step)} is damaged ({reason})")
+        if damaged:
+            raise UsageError("; ".join(damaged) + ": none can be read, so the run can't go on; start it anew in another folder")
+        return None, []
+
+    def save_without_key(self, checkpoint: Checkpoint) -> None:
+        """Leave this checkpoint alone, its key erased: nothing remains with which to subtract the noise."""
+        key = checkpoint.state.key
+        erased = jax.random.wrap_key_data(jnp.zeros_like(jax.random.key_data(key)), impl=jax.random.key_impl(key))
+        self.save(checkpoint._replace(state=checkpoint.state._replace(key=erased)))
+        for found in tuple(self._checkpointer.checkpoints):
+            if found.step != checkpoint.state.step:
+                self._checkpointer.delete(found.step)
+
+    def _load_step(self, step: int, like: TrainState) -> Checkpoint:
+        abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), _arrays(like))
+        with _orbax():
+            metadata = self._checkpointer.metadata(step).custom_metadata
+            arrays = self._checkpointer.load(step, abstract)
+        if not metadata or metadata.get("digest") != _digest(arrays):
+            raise UsageError("its contents don't match their digest")
+        key = jax.random.wrap_key_data(jnp.asarray(arrays["key"]), impl=jax.random.key_impl(like.key))
+        opt_leaves = [jnp.asarray(leaf) for _, leaf in sorted(arrays.get("opt_state", {}).items())]
+        opt_state = jax.tree.unflatten(jax.tree.structure(like.opt_state), opt_leaves)
+        state = TrainState(jax.tree.map(jnp.asarray, arrays["params"]), opt_state, key, step)
+        return Checkpoint(state, metadata["totals"], Ledger.from_dict(metadata["ledger"]))
+
+
+def _arrays(state: TrainState) -> dict[str, Any]:
+    """What orbax stores: trees without empty branches, which it refuses; the optimizer's leaves by their position."""
+    arrays = {"params": state.params, "key": jax.random.key_data(state.key)}
+    opt_leaves = {f"{i:06d}": leaf for i, leaf in enumerate(jax.tree.leaves(state.opt_state))}
+    return {**arrays, "opt_state": opt_leaves} if opt_leaves else arrays
+
+
+def _digest(arrays: Any) -> str:
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        array = np.asarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def _orbax() -> Iterator[None]:
+    """Orbax warns of things that don't concern a run on one host."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

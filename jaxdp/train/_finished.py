@@ -1,0 +1,115 @@
+"""A run's folder, read back."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from .._errors import UsageError
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What `jaxdp train` left in a folder.
+
+    Attributes:
+        path: the folder.
+        options: the options as given, as plain values.
+        summary: the results (the content of summary.json); None while the run is unfinished.
+        statement: the privacy statement; None for a run without privacy, or unfinished.
+        params: the model's parameters.
+        step: after how many steps they are.
+        metrics: one dict an epoch.
+        image_shape: height, width and channels of the images the model takes.
+    """
+
+    path: Path
+    options: dict[str, Any]
+    summary: dict[str, Any] | None
+    statement: str | None
+    params: Any
+    step: int
+    metrics: list[dict[str, Any]]
+    image_shape: tuple[int, ...]
+    _probabilities: Any
+
+    def predict(self, images: UInt8[np.ndarray, "n ..."]) -> Float[np.ndarray, "n classes"]:
+        """Class probabilities of images.
+
+        Args:
+            images: uint8 [n, height, width, channels], or [n, height, width] for one channel.
+
+        Returns:
+            float32 [n, classes].
+
+        Raises:
+            UsageError: for images of another shape or dtype than the model was trained on.
+        """
+        images = np.asarray(images)
+        if images.ndim == 3 and self.image_shape[-1] == 1:
+            images = images[..., None]
+        if images.shape[1:] != self.image_shape or images.dtype != np.uint8 or len(images) == 0:
+            raise UsageError(
+                f"images have shape {images.shape} and dtype {images.dtype}; the model takes uint8 [n, "
+                f"{', '.join(map(str, self.image_shape))}] with n at least 1"
+            )
+        return self._probabilities(self.params, images)
+
+
+def load_run(path: str | Path) -> FinishedRun:
+    """Bring back a model that `jaxdp train` trained.
+
+    Args:
+        path: the run's folder.
+
+    Returns:
+        A `FinishedRun`, with the parameters of its newest checkpoint.
+
+    Raises:
+        UsageError: where the folder holds no run, or no checkpoint that can be read.
+
+    Example:
+        run = jaxdp.load_run("runs/mnist-cnn-20260101-120000")
+        labels = run.predict(images).argmax(axis=1)
+    """
+    from ._checkpoint import CheckpointFolder
+    from ._folder import RunFolder
+    from ._options import TrainOptions
+    from ._problem import classifier, optimizer
+
+    folder = RunFolder.existing(Path(path))
+    config = folder.read_json("config.json")
+    options, model_of = TrainOptions.from_dict(config["options"]), config["model"]
+    shape = tuple(model_of["image_shape"])
+    model = classifier(options.model, options.activation, model_of["num_classes"], shape)
+    like = _abstract_state(model, optimizer(options.optimizer, 1.0, options.momentum), options.dp)
+    with CheckpointFolder(folder.checkpoints) as checkpoints:
+        checkpoint, _ = checkpoints.load(like)
+    if checkpoint is None:
+        raise UsageError(f"{folder.path} has no checkpoint yet: go on with the run by jaxdp train --resume {folder.path}")
+    finished = (folder.path / "summary.json").exists()
+    statement = folder.path / "statement.txt"
+    return FinishedRun(
+        path=folder.path,
+        options=config["options"],
+        summary=folder.read_json("summary.json") if finished else None,
+        statement=statement.read_text() if finished and statement.exists() else None,
+        params=checkpoint.state.params,
+        step=checkpoint.state.step,
+        metrics=folder.metrics(),
+        image_shape=shape,
+        _probabilities=model.probabilities,
+    )
+
+
+def _abstract_state(model: Any, optimize: Any, private: bool) -> Any:
+    """A state of the shapes that the run's checkpoints have."""
+    from .._step import TrainState
+    from ..transforms import in_float32
+
+    params = model.init(jax.random.key(0))
+    inner = in_float32(optimize) if private else optimize
+    return TrainState(params, inner.init(params), jax.random.key(0), 0)

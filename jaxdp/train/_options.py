@@ -1,0 +1,119 @@
+"""What a user can ask of `jaxdp train`."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from .. import _checks
+from .._errors import UsageError
+
+_NOT_COMPARED = ("output", "resume", "device")  # may change when a run is resumed
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Options of a training run. Those left at None are filled in by the recipe for the model (`jaxdp train --help`)."""
+
+    dataset: str = "mnist"
+    """data set: mnist is embedded; any other name is a TFDS data set prepared under --data-dir"""
+    data_dir: Path | None = None
+    """folder with prepared TFDS data sets; ~/tensorflow_datasets if not given"""
+    model: Literal["cnn", "mlp"] = "cnn"
+    """the tutorials' CNN (26,010 parameters on MNIST) or MLP 784-256-64-10 with dropout 0.2"""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """between layers; tanh suits clipped gradients"""
+    optimizer: Annotated[Literal["sgd", "adam"], tyro.conf.arg(aliases=["--opt"])] = "sgd"
+    """what takes the noisy mean gradient"""
+    lr: float | None = None
+    """learning rate; by default that of the recipe"""
+    momentum: float = 0.9
+    """decay of sgd's momentum, 0 for none"""
+    epochs: int | None = None
+    """passes over the data, of round(examples / batch size) steps each; by default that of the recipe"""
+    batch_size: int | None = None
+    """examples a step: the expected number with --dp, the exact one with --no-dp; by default that of the recipe"""
+    dp: bool = True
+    """train with differential privacy"""
+    clip_norm: Annotated[float | None, tyro.conf.arg(aliases=["--l2-norm-clip"])] = None
+    """L2 norm to which each example's gradient is clipped; by default that of the recipe"""
+    noise_multiplier: Annotated[float | None, tyro.conf.arg(aliases=["--noise-mult"])] = None
+    """standard deviation of the noise in units of the clip norm; by default what --target-epsilon asks for"""
+    target_epsilon: float | None = None
+    """privacy budget (RDP accountant) that sets the noise multiplier; 1.0 if neither is given"""
+    delta: float = 1e-5
+    """the delta of (epsilon, delta), below 1 / number of examples"""
+    microbatch_size: int | None = None
+    """examples processed at once: bounds memory, changes speed only; by default what suits the device"""
+    seed: int | None = None
+    """for repeatable experiments: whoever knows it can subtract the noise; by default the operating system's entropy"""
+    device: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
+    """where to train; auto takes the best there is"""
+    output: Path | None = None
+    """folder for this run's results; runs/DATASET-MODEL-TIME if not given"""
+    resume: Path | None = None
+    """folder of an interrupted run to go on with, under the options it was started with"""
+
+    def __post_init__(self) -> None:
+        for name, fix in (
+            ("lr", "give a learning rate such as 1.0"),
+            ("target_epsilon", "give a privacy budget such as 1.0"),
+        ):
+            if getattr(self, name) is not None:
+                _checks.positive(_flag(name), getattr(self, name), fix)
+        for name, fix in (
+            ("epochs", "give the number of passes over the data"),
+            ("batch_size", "give the number of examples a step"),
+            ("microbatch_size", "give the examples to process at once"),
+        ):
+            if getattr(self, name) is not None:
+                _checks.count(_flag(name), getattr(self, name), fix)
+        if not 0 <= _checks.real("--momentum", self.momentum, "give a decay such as 0.9") < 1:
+            raise UsageError(f"--momentum={self.momentum} must lie between 0 and 1 (1 excluded): 0.9 is usual, 0 for none")
+        if self.seed is not None and not 0 <= self.seed < 2**32:
+            raise UsageError(f"--seed={self.seed} must lie between 0 and 2^32 - 1")
+        if self.dp:
+            self._check_privacy()
+
+    def _check_privacy(self) -> None:
+        if self.clip_norm is not None:
+            _checks.positive("--clip-norm", self.clip_norm, "give the L2 norm to clip gradients to, such as 1.0")
+            _checks.clip_norm(self.clip_norm)
+        if self.noise_multiplier is not None:
+            fix = "give the noise in units of the clip norm, such as 1.1"
+            _checks.non_negative("--noise-multiplier", self.noise_multiplier, fix)
+            if self.noise_multiplier == 0:
+                raise UsageError(
+                    "--noise-multiplier=0 with --dp adds no noise, so epsilon would be infinite: give a noise multiplier "
+                    "above 0, or train without privacy by --no-dp"
+                )
+            if self.target_epsilon is not None:
+                raise UsageError(
+                    "--noise-multiplier and --target-epsilon are both given, and each determines the other: give one"
+                )
+        _checks.delta(self.delta)
+
+    def differences(self, other: "TrainOptions") -> list[str]:
+        """What differs between two sets of options, as "--flag: this, that", apart from where results go."""
+        return [
+            f"{_flag(field.name)}: {getattr(self, field.name)}, {getattr(other, field.name)}"
+            for field in dataclasses.fields(self)
+            if field.name not in _NOT_COMPARED and getattr(self, field.name) != getattr(other, field.name)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options as plain values for JSON."""
+        return json.loads(json.dumps(dataclasses.asdict(self), default=str))
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> "TrainOptions":
+        """The inverse of `to_dict`."""
+        paths = {key: Path(stored[key]) for key in ("data_dir", "output", "resume") if stored.get(key)}
+        return cls(**{**stored, **paths})
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

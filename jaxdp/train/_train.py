@@ -1,0 +1,254 @@
+"""`train`: from options to a finished run in a folder."""
+
+import importlib.metadata
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+from rich.console import Console
+
+from .. import data as datasets
+from .._errors import UsageError
+from .._run import DPSGD
+from .._step import TrainState
+from ..accounting import Ledger
+from ..noise import key_from_entropy
+from ._checkpoint import Checkpoint, CheckpointFolder
+from ._finished import FinishedRun, load_run
+from ._folder import RunFolder
+from ._loop import Loop, Totals
+from ._options import TrainOptions
+from ._plain_step import PlainStep
+from ._plots import plot_metrics
+from ._problem import Classifier, classifier, evaluate, optimizer
+from ._recipe import Plan, settle
+from ._report import progress_display, ProgressDisplay, status_line, summary_table
+
+
+def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
+    """Train a model as `jaxdp train` does.
+
+    Args:
+        options: what is asked for; with `options.resume`, the options that the run was started with.
+        console: where progress and results are shown; by default standard output.
+
+    Returns:
+        The finished run, as `jaxdp.load_run` gives it.
+
+    Raises:
+        UsageError: for anything in the options, the data or the folder that makes the run impossible or its epsilon
+            untrue, before anything is compiled.
+    """
+    console = console or Console()
+    started = time.perf_counter()
+    device = _use_device(options.device)
+    data = datasets.load(options.dataset, options.data_dir)
+    fingerprint = datasets.fingerprint(data.train_images, data.train_labels)
+    if options.resume is None:
+        plan = settle(options, len(data.train_images))
+        folder = RunFolder.create(options)
+        folder.write_json("config.json", _config(options, plan, data, fingerprint))
+    else:
+        folder = RunFolder.existing(options.resume)
+        plan = _stored_plan(folder, options, fingerprint)
+    job = _Job(options, plan, folder, data, device, console, started)
+    with CheckpointFolder(folder.checkpoints) as checkpoints:
+        job.run(checkpoints)
+    return load_run(folder.path)
+
+
+@dataclass
+class _Job:
+    """A run under way: what does not change while it goes on, and the pieces of its course."""
+
+    options: TrainOptions
+    plan: Plan
+    folder: RunFolder
+    data: datasets.Dataset
+    device: Any
+    console: Console
+    started: float
+
+    def run(self, checkpoints: CheckpointFolder) -> None:
+        """Start or go on, train, evaluate after each epoch, finish."""
+        model = classifier(
+            self.options.model, self.options.activation, self.data.num_classes, self.data.train_images.shape[1:]
+        )
+        step = self._step(model)
+        key = key_from_entropy() if self.options.seed is None else jax.random.key(self.options.seed)
+        init_key, run_key = jax.random.split(key)
+        fresh = step.init(model.init(init_key), run_key)
+        start, damaged = checkpoints.load(fresh)
+        for line in damaged:
+            self.console.print(f"{line}: going on from the one before", highlight=False, soft_wrap=True)
+        if start is None:
+            if self.folder.metrics():
+                raise UsageError(f"{self.folder.checkpoints} has no checkpoint, though epochs were made: start the run anew")
+            start = Checkpoint(fresh, asdict(Totals()), Ledger())
+            checkpoints.save(start)
+        if start.key_is_erased:
+            self._show()
+            return
+        self.folder.keep_metrics(self.folder.metrics(below_epoch=start.state.step // self.plan.steps_per_epoch + 1))
+        loop, state = self._train(model, step, start, checkpoints)
+        self._finish(loop)
+        checkpoints.save_without_key(Checkpoint(state, asdict(Totals()), self._ledger(state.step)))
+        self._show()
+
+    def _step(self, model: Classifier) -> Any:
+        optimize = optimizer(self.options.optimizer, self.plan.lr, self.options.momentum)
+        if self.plan.run is None:
+            return PlainStep(
+                model.loss, optimize, batch_size=self.plan.batch_size, steps_per_epoch=self.plan.steps_per_epoch
+            )
+        return self.plan.run.make_step(model.loss, optimize, has_aux=True)
+
+    def _train(
+        self, model: Classifier, step: Any, start: Checkpoint, checkpoints: CheckpointFolder
+    ) -> tuple[Loop, TrainState]:
+        state = start.state
+        on_device = jax.device_put((self.data.train_images, self.data.train_labels))
+        with progress_display(self.console, self.plan.steps, state.step) as display:
+            loop = Loop(
+                step=step,
+                data=on_device,
+                steps_per_epoch=self.plan.steps_per_epoch,
+                steps=self.plan.steps,
+                on_steps=lambda made, totals: self._show_progress(display, loop, made, totals),
+                save=lambda state, totals: checkpoints.save(
+                    Checkpoint(state, asdict(totals), self._ledger(state.step))
+                ),
+            )
+            for epoch, state, totals in loop.epochs(state, Totals(**start.totals)):
+                record = self._record(loop, epoch, state.step, totals)
+                record["test_loss"], record["test_accuracy"] = evaluate(
+                    model.probabilities(state.params, self.data.test_images), self.data.test_labels
+                )
+                self.folder.add_metrics(record)
+                checkpoints.save(Checkpoint(state, asdict(Totals()), self._ledger(state.step)))
+                display.end_of_epoch(status_line(record, self.plan.epochs))
+        return loop, state
+
+    def _show_progress(self, display: ProgressDisplay, loop: Loop, made: int, totals: Totals) -> None:
+        if not display.due():
+            return
+        epoch = (made - 1) // self.plan.steps_per_epoch + 1
+        display.update(made, status_line(self._record(loop, epoch, made, totals), self.plan.epochs))
+
+    def _record(self, loop: Loop, epoch: int, made: int, totals: Totals) -> dict[str, Any]:
+        run = self.plan.run
+        return {
+            "epoch": epoch,
+            "step": made,
+            "train_loss": totals.mean("loss"),
+            "train_accuracy": totals.mean("correct"),
+            "clipped": totals.mean("clipped") if run else None,
+            "epsilon": self._epsilon_so_far(epoch, made) if run else None,
+            "delta": self.options.delta if run else None,
+            "steps_per_second": loop.steps_per_second,
+            "seconds": time.perf_counter() - self.started,
+        }
+
+    def _epsilon_so_far(self, epoch: int, made: int) -> float:
+        """RDP epsilon after `made` steps."""
+        assert self.plan.run is not None
+        return self.plan.run.epsilon(delta=self.options.delta, steps=made)
+
+    def _ledger(self, steps: int) -> Ledger:
+        run = self.plan.run
+        if run is None or steps == 0:
+            return Ledger()
+        return Ledger().add(run.event_of(steps), f"{steps} steps of DP-SGD on {self.data.name}")
+
+    def _finish(self, loop: Loop) -> None:
+        """Write the statement, the summary and the plot."""
+        records = self.folder.metrics()
+        last, run, options = records[-1], self.plan.run, self.options
+        summary = {
+            "dataset": self.data.name,
+            "model": options.model,
+            "test_accuracy": last["test_accuracy"],
+            "test_loss": last["test_loss"],
+            "epsilon": None,
+            "batch_size": self.plan.batch_size,
+            "steps": self.plan.steps,
+            "epochs": self.plan.epochs,
+            "device": f"{self.device.device_kind} ({self.device.platform})",
+            "first_step_seconds": loop.first_step_seconds,
+            "milliseconds_per_step": loop.milliseconds_per_step,
+            "seconds": time.perf_counter() - self.started,
+            "folder": str(self.folder.path),
+        }
+        title = f"{options.model} on {self.data.name}, without privacy"
+        if run is not None:
+            rdp, pld = (run.spent(delta=options.delta, accountant=name) for name in ("rdp", "pld"))
+            summary["epsilon"] = {"rdp": rdp.epsilon, "pld": pld.epsilon}
+            summary |= {"delta": options.delta, "order": rdp.order, "noise_multiplier": run.noise_multiplier}
+            summary["clip_norm"] = run.clip_norm
+            self._write_statement(run, summary)
+            title = f"{options.model} on {self.data.name}, ε = {rdp.epsilon:.3f} at δ = {options.delta:g}"
+        plot_metrics(records, title, self.folder.plot)
+        self.folder.write_json("summary.json", summary)
+
+    def _write_statement(self, run: DPSGD, summary: dict[str, Any]) -> None:
+        notes = ("The key of this run was erased when it finished.",)
+        if self.options.seed is not None:
+            notes = (f"This run was seeded (--seed {self.options.seed}): to whoever knows the seed it is not private.",)
+        from ..accounting import statement
+
+        text = statement(run, delta=self.options.delta, notes=notes)
+        self.folder.write_text("statement.txt", text + "\n")
+        fields = {"epsilon": summary["epsilon"], "delta": self.options.delta, "order": summary["order"]}
+        described = {"run": asdict(run), "ledger": self._ledger(run.steps).to_dict(), "statement": text}
+        self.folder.write_json("statement.json", fields | described)
+
+    def _show(self) -> None:
+        self.console.print(summary_table(self.folder.read_json("summary.json")))
+        if self.plan.run is not None:
+            self.console.print((self.folder.path / "statement.txt").read_text(), highlight=False, soft_wrap=True)
+
+
+def _config(options: TrainOptions, plan: Plan, data: datasets.Dataset, fingerprint: str) -> dict[str, Any]:
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
+    return {
+        "options": options.to_dict(),
+        "plan": {**asdict(plan), "run": asdict(plan.run) if plan.run else None},
+        "model": {"num_classes": data.num_classes, "image_shape": data.train_images.shape[1:]},
+        "data_fingerprint": fingerprint,
+        "versions": versions,
+    }
+
+
+def _stored_plan(folder: RunFolder, options: TrainOptions, fingerprint: str) -> Plan:
+    """The plan that the run was started with; refuses other options and other data."""
+    config = folder.read_json("config.json")
+    differences = TrainOptions.from_dict(config["options"]).differences(options)
+    if differences:
+        raise UsageError(
+            f"--resume {folder.path}: the options differ from those the run was started with ({'; '.join(differences)}): "
+            "leave them out to go on, or start another run in another folder"
+        )
+    if config["data_fingerprint"] != fingerprint:
+        raise UsageError(
+            f"--resume {folder.path}: the training data are not those the run was started with; the same keys on other data "
+            "would let anyone subtract the noise. Bring back the data, or start another run in another folder"
+        )
+    stored = config["plan"]
+    run = DPSGD(**stored["run"]) if stored["run"] else None
+    return Plan(**{**stored, "run": run})
+
+
+def _use_device(name: str) -> Any:
+    """Choose the platform for all that follows; raises `UsageError` where there is no such device."""
+    if name == "auto":
+        return jax.devices()[0]
+    try:
+        device = jax.devices(name)[0]
+    except RuntimeError as error:
+        known = ", ".join(sorted({device.platform for device in jax.devices()}))
+        extra = {"gpu": "cuda", "tpu": "tpu"}.get(name)
+        install = f"; pip install 'jaxdp-privacy[{extra}]' brings its driver" if extra else ""
+        raise UsageError(f"--device={name}: JAX finds no such device here (found: {known}){install}") from error
+    jax.config.update("jax_default_device", device)
+    return device

@@ -1,0 +1,33 @@
+"""Optimizer states in float32, whatever the parameters' dtype."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+def in_float32(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """The same optimizer, shown float32 parameters: its moments stay float32 for a bfloat16 model.
+
+    Noisy means are float32. An optimizer initialised on bfloat16 parameters would keep bfloat16 moments first and float32
+    ones after an update, which loses precision and compiles twice.
+
+    Args:
+        optimizer: any optax transform.
+
+    Returns:
+        A transform whose `update` takes and gives float32; `optax.apply_updates` then casts to the parameters' dtype.
+    """
+    inner = optax.with_extra_args_support(optimizer)
+
+    def cast(params: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
+
+    def init(params: Any) -> Any:
+        return inner.init(cast(params))
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        return inner.update(updates, state, None if params is None else cast(params), **extra)
+
+    return optax.GradientTransformationExtraArgs(init, update)

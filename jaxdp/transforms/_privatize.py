@@ -1,0 +1,113 @@
+"""Clipped sum to noisy mean: the one place where noise is added."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Int32, Key
+
+from .. import _checks
+from .._errors import UsageError
+from ..noise import tree_normal
+
+
+class PrivatizeState(NamedTuple):
+    """The key of the noise, and how many updates have been made: the noise of an update is a function of both."""
+
+    key: Key[Array, ""]
+    count: Int32[Array, ""]
+
+
+def privatize(
+    *, noise_multiplier: float, expected_batch_size: float, key: Key[Array, ""]
+) -> optax.GradientTransformationExtraArgs:
+    r"""Gaussian mechanism as an optax transform: clipped SUM in, noisy mean out.
+
+    \[ \tilde g = \frac{1}{B}\bigl(S + \sigma\,\Delta\,Z\bigr), \qquad Z \sim \mathcal N(0, I) \]
+
+    with the noise multiplier σ, the sensitivity Δ that travels with the sum S, and the expected batch size B: a constant.
+    Dividing by the number of examples drawn, or by anything else computed from the data, would leak.
+
+    Noise is float32, drawn with a key of its own for each leaf and each update. With `noise_multiplier=0` nothing is
+    drawn and nothing is private.
+
+    `optax.masked` around this transform lets the masked leaves through without noise, and a chain in which another
+    transform mixes or keeps gradients before this one publishes what it kept: `privatize` comes first. Around
+    `optax.MultiSteps`, accumulate the sums and let `privatize` see their total once.
+
+    Args:
+        noise_multiplier: σ, standard deviation of the noise in units of the sensitivity; 0 or above.
+        expected_batch_size: B, sampling rate times number of examples; a plain number.
+        key: scalar key, used for the noise and nothing else. There is no default.
+
+    Returns:
+        A transform whose `update(sums, state, params=None, *, sensitivity)` gives float32 noisy means. `sensitivity` is
+        `out.sensitivity` of `jaxdp.clipped_grad`: a scalar.
+
+    Raises:
+        UsageError: here for a noise multiplier or batch size that is traced, an array, or out of range; in the update for
+            a missing or infinite sensitivity.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxdp
+        >>> tx = jaxdp.privatize(noise_multiplier=0.0, expected_batch_size=4, key=jax.random.key(0))
+        >>> sums = {"w": jnp.array([2.0, 4.0])}
+        >>> tx.update(sums, tx.init(sums), sensitivity=1.0)[0]
+        {'w': Array([0.5, 1. ], dtype=float32)}
+
+    References:
+        Abadi et al., "Deep Learning with Differential Privacy", arXiv 1607.00133, algorithm 1.
+    """
+    sigma = _checks.non_negative("noise_multiplier", noise_multiplier, "give the noise in units of the clip norm, as 1.1")
+    divisor = _checks.positive("expected_batch_size", expected_batch_size, "give sampling rate times number of examples")
+    _check_key(key)
+
+    def init(params: Any) -> PrivatizeState:
+        del params
+        return PrivatizeState(key, jnp.zeros((), jnp.int32))
+
+    def update(
+        updates: Any, state: PrivatizeState, params: Any = None, *, sensitivity: Any = None, **extra: Any
+    ) -> tuple[Any, PrivatizeState]:
+        del params, extra
+        scale = _noise_scale(sigma, sensitivity)
+        sums = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), updates)
+        if scale is not None:
+            noise = tree_normal(jax.random.fold_in(state.key, state.count), sums)
+            sums = jax.tree.map(lambda total, normal: total + scale * normal, sums, noise)
+        means = jax.tree.map(lambda total: total / jnp.float32(divisor), sums)
+        return means, PrivatizeState(state.key, state.count + 1)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _noise_scale(sigma: float, sensitivity: Any) -> Any:
+    """σΔ as a float32 scalar; None where there is no noise to add."""
+    if sensitivity is None:
+        raise UsageError(
+            "privatize: the update came without its sensitivity; pass tx.update(out.grads, state, params, "
+            "sensitivity=out.sensitivity) with the out of jaxdp.clipped_grad"
+        )
+    if jnp.shape(sensitivity) != ():
+        raise UsageError(f"privatize: sensitivity has shape {jnp.shape(sensitivity)}; it must be a scalar")
+    if sigma == 0:
+        return None
+    if not isinstance(sensitivity, jax.core.Tracer):
+        known = float(np.asarray(sensitivity))
+        if not 0 < known < math.inf:
+            raise UsageError(
+                f"privatize: sensitivity={known} can't be hidden by noise; clip the gradients to a finite norm "
+                "(clip_norm=1.0, say), or set noise_multiplier=0 for training without privacy"
+            )
+    return jnp.float32(sigma) * jnp.asarray(sensitivity, jnp.float32)
+
+
+def _check_key(key: Any) -> None:
+    is_key = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not is_key or key.shape != ():
+        raise UsageError(
+            f"key={key!r} is not a scalar JAX key: pass jaxdp.key_from_entropy(), or jax.random.key(seed) in a test"
+        )
