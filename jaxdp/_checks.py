@@ -14,15 +14,16 @@ import numpy as np
 
 from ._errors import UsageError
 
+Real = float | np.floating | np.integer  # the numbers that are taken where a float is asked for (an int passes for one)
+Count = int | np.integer
 
 def real(name: str, value: Any, fix: str) -> float:
     """`value` as a `float`; refuses what is not one concrete real number (NaN, arrays, traced values, strings)."""
     if isinstance(value, jax.core.Tracer):
         raise UsageError(f"{name} is traced by jax; it must be a plain number known before compilation: {fix}")
-    is_number = isinstance(value, (numbers.Real, np.number)) and not isinstance(value, (bool, np.bool_))
-    if not is_number:
+    if isinstance(value, bool) or not isinstance(value, (numbers.Real, np.floating, np.integer)):
         raise UsageError(f"{name}={value!r} is not a plain number but {type(value).__name__}: {fix}")
-    number = float(value)  # pyright: ignore[reportArgumentType]  # np.number covers complex, which float() refuses
+    number = float(value)
     if math.isnan(number):
         raise UsageError(f"{name} is NaN: {fix}")
     return number

@@ -23,19 +23,32 @@ if TYPE_CHECKING:
     from ._run import DPSGD
 
 
+class RunKeys(NamedTuple):
+    """Three scalar keys, one for each kind of randomness; a step's own keys are derived from them and its number."""
+
+    sampling: Key[Array, ""]
+    noise: Key[Array, ""]
+    loss: Key[Array, ""]
+
+    @classmethod
+    def split_from(cls, key: Key[Array, ""]) -> "RunKeys":
+        """The three keys of a run."""
+        return cls(*jax.random.split(key, 3))
+
+
 class TrainState(NamedTuple):
     """What a step takes and gives: everything that a run needs to go on.
 
     Attributes:
         params: the parameters.
         opt_state: the optimizer's state, float32.
-        key: scalar key from which the draws, the noise and the losses' randomness of all steps are derived.
+        keys: for the draws, the noise and the losses' randomness of all steps.
         step: how many steps have been made; a plain int, so that a run can't be overdrawn unseen.
     """
 
     params: Any
     opt_state: Any
-    key: Key[Array, ""]
+    keys: RunKeys
     step: int
 
 
@@ -82,7 +95,7 @@ class PrivateStep:
         """
         check_params(params)
         params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
-        return TrainState(params, self._optimizer.init(params), key, 0)
+        return TrainState(params, self._optimizer.init(params), RunKeys.split_from(key), 0)
 
     def __call__(self, state: TrainState, data: Any, *shared: Any) -> tuple[TrainState, StepMetrics]:
         """One step.
@@ -116,14 +129,14 @@ class PrivateStep:
                 "sampling rate, and so its epsilon, would be false; describe the run with the number of examples it trains on"
             )
         params, opt_state, metrics = self._compiled(
-            state.params, state.opt_state, state.key, jnp.int32(state.step), data, shared, num_steps=num_steps
+            state.params, state.opt_state, state.keys, jnp.int32(state.step), data, shared, num_steps=num_steps
         )
-        return TrainState(params, opt_state, state.key, state.step + num_steps), metrics
+        return TrainState(params, opt_state, state.keys, state.step + num_steps), metrics
 
     def _scan(
-        self, params: Any, opt_state: Any, key: Any, first: Any, data: Any, shared: Any, *, num_steps: int
+        self, params: Any, opt_state: Any, keys: RunKeys, first: Any, data: Any, shared: Any, *, num_steps: int
     ) -> tuple[Any, Any, StepMetrics]:
-        one_step = partial(self._one_step, key, data, shared)
+        one_step = partial(self._one_step, keys, data, shared)
         if num_steps == 1:  # outside a loop, where XLA compiles convolutions for a CPU better
             (params, opt_state), metrics = one_step((params, opt_state), first)
             return params, opt_state, jax.tree.map(lambda leaf: leaf[None], metrics)
@@ -132,14 +145,13 @@ class PrivateStep:
         return params, opt_state, metrics
 
     def _one_step(
-        self, key: Any, data: Any, shared: Any, carry: tuple[Any, Any], step: Any
+        self, keys: RunKeys, data: Any, shared: Any, carry: tuple[Any, Any], step: Any
     ) -> tuple[tuple[Any, Any], StepMetrics]:
         params, opt_state = carry
-        sampling_key, noise_key, loss_key = jax.random.split(key, 3)
-        draw = self.run.sampler(sampling_key).draw(step)
-        sums, metrics = self._clipped_sum(params, data, shared, draw, jax.random.fold_in(loss_key, step))
-        noise = self.run.privatize(noise_key)
-        means, _ = noise.update(sums, PrivatizeState(noise_key, step), sensitivity=jnp.float32(self.run.clip_norm))
+        draw = self.run.sampler(keys.sampling).draw(step)
+        sums, metrics = self._clipped_sum(params, data, shared, draw, jax.random.fold_in(keys.loss, step))
+        noise = self.run.privatize(keys.noise)
+        means, _ = noise.update(sums, PrivatizeState(keys.noise, step), sensitivity=jnp.float32(self.run.clip_norm))
         updates, opt_state = self._optimizer.update(means, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state), metrics
 
@@ -156,7 +168,7 @@ class PrivateStep:
             mask = start + jnp.arange(rows, dtype=jnp.int32) < draw.count
             batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], data)
             keys = example_keys(loss_key, rows, start) if self._takes_rng else None
-            check_loss(self._grad_fn.loss_fn, self._grad_fn.has_aux, params, batch, shared, keys)
+            check_loss(self._grad_fn.loss_fn, self._grad_fn.has_aux, params, batch, shared, loss_key if self._takes_rng else None)
             grads, (losses, norms, aux) = self._grad_fn.sum_and_rows(params, batch, mask, keys, shared)
             clipped = mask & ~(norms <= self.run.clip_norm)
             return grads, jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 
-def poisson_event(*, noise_multiplier: float, sample_rate: float, steps: int) -> "DpEvent":
+def poisson_event(*, noise_multiplier: _checks.Real, sample_rate: _checks.Real, steps: _checks.Count) -> "DpEvent":
     """`steps` Gaussian mechanisms, each on a Poisson sample: DP-SGD's event, under add-or-remove-one.
 
     Args:

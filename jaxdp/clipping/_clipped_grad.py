@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from .. import _checks
 from ._clip import clip_and_sum
@@ -66,16 +66,16 @@ class ClippedGrad:
         size = check_batch(batch)
         mask = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
         batch = jax.tree.map(jnp.asarray, batch)
-        keys = None if rng is None else example_keys(rng, size)
-        check_loss(self.loss_fn, self.has_aux, params, batch, shared, keys)
+        check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)
 
-        def at_once(batch: Any, mask: Bool[Array, " m"], keys: Any) -> tuple[Any, Any]:
+        def at_once(batch: Any, mask: Bool[Array, " m"], start: int | Int[Array, ""]) -> tuple[Any, Any]:
+            keys = None if rng is None else example_keys(rng, mask.shape[0], start)
             return self.sum_and_rows(params, batch, mask, keys, shared)
 
         if self.microbatch_size is None or self.microbatch_size >= size:
-            grads, rows = at_once(batch, mask, keys)
+            grads, rows = at_once(batch, mask, 0)
         else:
-            grads, rows = in_microbatches(at_once, batch, mask, keys, self.microbatch_size)
+            grads, rows = in_microbatches(at_once, batch, mask, self.microbatch_size)
         return ClippedGrads(grads, *rows, jnp.float32(self.clip_norm))
 
     def sum_and_rows(

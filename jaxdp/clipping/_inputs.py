@@ -53,16 +53,22 @@ def check_mask(mask: Any, size: int) -> Bool[Array, " B"]:
 
 
 def check_loss(
-    loss_fn: Callable[..., Any], has_aux: bool, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any
+    loss_fn: Callable[..., Any],
+    has_aux: bool,
+    params: Any,
+    batch: Any,
+    shared: tuple[Any, ...],
+    rng: Key[Array, ""] | None,
 ) -> None:
-    """Refuse a loss that doesn't return one floating-point scalar for one example."""
+    """Refuse a loss that doesn't return one floating-point scalar for one example (and a key, with `rng`)."""
 
     def one_example(params: Any, example: Any, key: Any) -> Any:
         keywords = {} if key is None else {"rng": key}
         return loss_fn(params, example, *shared, **keywords)
 
-    first, first_key = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), (batch, keys))
-    out = jax.eval_shape(one_example, params, first, first_key)
+    first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
+    key = None if rng is None else jax.ShapeDtypeStruct(rng.shape, rng.dtype)
+    out = jax.eval_shape(one_example, params, first, key)
     if has_aux:
         if not (isinstance(out, tuple) and len(out) == 2):
             raise UsageError(f"with has_aux=True the loss must return (loss, aux); it returned {type(out).__name__}")

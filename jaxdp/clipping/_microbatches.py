@@ -4,28 +4,28 @@ The loop ends at the last microbatch that holds an unmasked row. A Poisson batch
 draw costs, and one compiled program serves every draw.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Int32
 
 
 def in_microbatches(
-    one_microbatch: Callable[[Any, Bool[Array, " m"], Any], tuple[Any, Any]],
+    one_microbatch: Callable[[Any, Bool[Array, " m"], Int32[Array, ""]], tuple[Any, Any]],
     batch: Any,
     mask: Bool[Array, " B"],
-    keys: Any,
     microbatch_size: int,
 ) -> tuple[Any, Any]:
-    """Apply `one_microbatch(batch, mask, keys) -> (total, rows)` to slices of a batch and join the results.
+    """Apply `one_microbatch(batch, mask, start) -> (total, rows)` to slices of a batch and join the results.
 
     Args:
-        one_microbatch: the function for a slice: `total` has no batch axis, every leaf of `rows` has a leading one.
+        one_microbatch: the function for a slice: `total` has no batch axis, every leaf of `rows` has a leading one;
+            `start` is the position of the slice's first row.
         batch: pytree [B, ...].
         mask: bool [B].
-        keys: keys [B], or None.
         microbatch_size: rows of a slice; the last is filled up with masked copies of the first row.
 
     Returns:
@@ -34,21 +34,21 @@ def in_microbatches(
     size = mask.shape[0]
     slices = -(-size // microbatch_size)
     missing = slices * microbatch_size - size
-    batch, keys = jax.tree.map(lambda leaf: _append_copies_of_first_row(leaf, missing), (batch, keys))
+    batch = jax.tree.map(lambda leaf: _append_copies_of_first_row(leaf, missing), batch)
     last_row = jnp.max(jnp.where(mask, jnp.arange(1, size + 1, dtype=jnp.int32), 0))
     needed = (last_row + microbatch_size - 1) // microbatch_size
-    padded = (batch, jnp.pad(mask, (0, missing)), keys)
+    padded = (batch, jnp.pad(mask, (0, missing)))
 
     def slice_from(start: Any) -> Any:
         return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, microbatch_size), padded)
 
     def add_slice(i: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         start = i * microbatch_size
-        total, rows = one_microbatch(*slice_from(start))
-        joined = jax.tree.map(lambda whole, part: jax.lax.dynamic_update_slice_in_dim(whole, part, start, 0), carry[1], rows)
-        return jax.tree.map(jnp.add, carry[0], total), joined
+        total, rows = one_microbatch(*slice_from(start), start)
+        write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
+        return jax.tree.map(jnp.add, carry[0], total), jax.tree.map(write, carry[1], rows)
 
-    total, rows = jax.eval_shape(one_microbatch, *jax.eval_shape(lambda: slice_from(0)))
+    total, rows = jax.eval_shape(lambda start: one_microbatch(*slice_from(start), start), jnp.int32(0))
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), total)
     empty = jax.tree.map(lambda leaf: jnp.zeros((slices * microbatch_size, *leaf.shape[1:]), leaf.dtype), rows)
     total, rows = jax.lax.fori_loop(0, needed, add_slice, (nothing, empty))

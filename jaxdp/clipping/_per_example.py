@@ -35,8 +35,8 @@ def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> 
     def grad_fn(params: Any, batch: Any, *shared: Any, rng: Key[Array, ""] | None = None) -> Any:
         check_params(params)
         size = check_batch(batch)
+        check_loss(loss_fn, has_aux, params, batch, shared, rng)
         keys = None if rng is None else example_keys(rng, size)
-        check_loss(loss_fn, has_aux, params, batch, shared, keys)
         losses_and_aux, grads = per_example_values_and_grads(loss_fn, has_aux, params, batch, shared, keys)
         return (grads, losses_and_aux[1]) if has_aux else grads
 

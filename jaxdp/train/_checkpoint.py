@@ -1,6 +1,6 @@
 """Checkpoints by orbax: all that a run needs to go on to the same end, and enough to notice damage or another data set.
 
-A checkpoint holds the parameters, the optimizer's state, the key, the step, the totals of the unfinished epoch and the
+A checkpoint holds the parameters, the optimizer's state, the keys, the step, the totals of the unfinished epoch and the
 ledger. It is written to a temporary folder and renamed, so a kill leaves the one before. The two newest are kept; a damaged
 one is passed over for the one before, which leads to the same result.
 """
@@ -29,9 +29,9 @@ class Checkpoint(NamedTuple):
     ledger: Ledger
 
     @property
-    def key_is_erased(self) -> bool:
+    def keys_are_erased(self) -> bool:
         """Whether this is what a finished run leaves."""
-        return not np.any(jax.random.key_data(self.state.key))
+        return not any(np.any(jax.random.key_data(key)) for key in self.state.keys)
 
 
 class CheckpointFolder:
@@ -84,11 +84,10 @@ class CheckpointFolder:
             raise UsageError("; ".join(damaged) + ": none can be read, so the run can't go on; start it anew in another folder")
         return None, []
 
-    def save_without_key(self, checkpoint: Checkpoint) -> None:
-        """Leave this checkpoint alone, its key erased: nothing remains with which to subtract the noise."""
-        key = checkpoint.state.key
-        erased = jax.random.wrap_key_data(jnp.zeros_like(jax.random.key_data(key)), impl=jax.random.key_impl(key))
-        self.save(checkpoint._replace(state=checkpoint.state._replace(key=erased)))
+    def save_without_keys(self, checkpoint: Checkpoint) -> None:
+        """Leave this checkpoint alone, its keys erased: nothing remains with which to subtract the noise."""
+        erased = jax.tree.map(jnp.zeros_like, jax.tree.map(jax.random.key_data, checkpoint.state.keys))
+        self.save(checkpoint._replace(state=checkpoint.state._replace(keys=_as_keys(erased, checkpoint.state.keys))))
         for found in tuple(self._checkpointer.checkpoints):
             if found.step != checkpoint.state.step:
                 self._checkpointer.delete(found.step)
@@ -100,18 +99,23 @@ class CheckpointFolder:
             arrays = self._checkpointer.load(step, abstract)
         if not metadata or metadata.get("digest") != _digest(arrays):
             raise UsageError("its contents don't match their digest")
-        key = jax.random.wrap_key_data(jnp.asarray(arrays["key"]), impl=jax.random.key_impl(like.key))
+        keys = _as_keys(like.keys._replace(**jax.tree.map(jnp.asarray, arrays["keys"])), like.keys)
         opt_leaves = [jnp.asarray(leaf) for _, leaf in sorted(arrays.get("opt_state", {}).items())]
         opt_state = jax.tree.unflatten(jax.tree.structure(like.opt_state), opt_leaves)
-        state = TrainState(jax.tree.map(jnp.asarray, arrays["params"]), opt_state, key, step)
+        state = TrainState(jax.tree.map(jnp.asarray, arrays["params"]), opt_state, keys, step)
         return Checkpoint(state, metadata["totals"], Ledger.from_dict(metadata["ledger"]))
 
 
 def _arrays(state: TrainState) -> dict[str, Any]:
     """What orbax stores: trees without empty branches, which it refuses; the optimizer's leaves by their position."""
-    arrays = {"params": state.params, "key": jax.random.key_data(state.key)}
+    arrays = {"params": state.params, "keys": {name: jax.random.key_data(key) for name, key in state.keys._asdict().items()}}
     opt_leaves = {f"{i:06d}": leaf for i, leaf in enumerate(jax.tree.leaves(state.opt_state))}
     return {**arrays, "opt_state": opt_leaves} if opt_leaves else arrays
+
+
+def _as_keys(data: Any, like: Any) -> Any:
+    """Key data as keys of the same generator as `like`."""
+    return jax.tree.map(lambda words, key: jax.random.wrap_key_data(words, impl=jax.random.key_impl(key)), data, like)
 
 
 def _digest(arrays: Any) -> str:

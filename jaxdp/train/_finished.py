@@ -107,9 +107,9 @@ def load_run(path: str | Path) -> FinishedRun:
 
 def _abstract_state(model: Any, optimize: Any, private: bool) -> Any:
     """A state of the shapes that the run's checkpoints have."""
-    from .._step import TrainState
+    from .._step import RunKeys, TrainState
     from ..transforms import in_float32
 
     params = model.init(jax.random.key(0))
     inner = in_float32(optimize) if private else optimize
-    return TrainState(params, inner.init(params), jax.random.key(0), 0)
+    return TrainState(params, inner.init(params), RunKeys.split_from(jax.random.key(1)), 0)

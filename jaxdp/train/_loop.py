@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ _AHEAD = 8  # calls queued on the device before the host waits for the oldest
 _SECONDS_BETWEEN_CHECKPOINTS = 60.0
 
 
+@runtime_checkable
 class Step(Protocol):
     """What the loop needs of a step; `PrivateStep` and `PlainStep` have it."""
 

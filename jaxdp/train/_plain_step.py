@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Key
 
-from .._step import StepMetrics, TrainState
+from .._step import RunKeys, StepMetrics, TrainState
 
 
 class PlainStep:
@@ -30,18 +30,17 @@ class PlainStep:
     def init(self, params: Any, key: Key[Array, ""]) -> TrainState:
         """The state before the first step."""
         params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
-        return TrainState(params, self._optimizer.init(params), key, 0)
+        return TrainState(params, self._optimizer.init(params), RunKeys.split_from(key), 0)
 
     def many(self, state: TrainState, data: Any, *, num_steps: int) -> tuple[TrainState, StepMetrics]:
         """`num_steps` steps, dispatched one by one; the metrics are stacked [num_steps]."""
         params, opt_state, metrics = state.params, state.opt_state, []
-        order_key, loss_key = jax.random.split(state.key)
         for step in range(state.step, state.step + num_steps):
-            order = self._order_of_epoch(order_key, step // self._steps_per_epoch, len(jax.tree.leaves(data)[0]))
-            params, opt_state, metric = self._compiled(params, opt_state, loss_key, jnp.int32(step), order, data)
+            order = self._order_of_epoch(state.keys.sampling, step // self._steps_per_epoch, len(jax.tree.leaves(data)[0]))
+            params, opt_state, metric = self._compiled(params, opt_state, state.keys.loss, jnp.int32(step), order, data)
             metrics.append(metric)
         stacked = metrics[0] if num_steps == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *metrics)
-        return TrainState(params, opt_state, state.key, state.step + num_steps), stacked
+        return TrainState(params, opt_state, state.keys, state.step + num_steps), stacked
 
     def _order_of_epoch(self, key: Any, epoch: int, size: int) -> Any:
         if self._epoch is None or self._epoch[0] != epoch:

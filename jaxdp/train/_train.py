@@ -87,13 +87,13 @@ class _Job:
                 raise UsageError(f"{self.folder.checkpoints} has no checkpoint, though epochs were made: start the run anew")
             start = Checkpoint(fresh, asdict(Totals()), Ledger())
             checkpoints.save(start)
-        if start.key_is_erased:
+        if start.keys_are_erased:
             self._show()
             return
         self.folder.keep_metrics(self.folder.metrics(below_epoch=start.state.step // self.plan.steps_per_epoch + 1))
         loop, state = self._train(model, step, start, checkpoints)
         self._finish(loop)
-        checkpoints.save_without_key(Checkpoint(state, asdict(Totals()), self._ledger(state.step)))
+        checkpoints.save_without_keys(Checkpoint(state, asdict(Totals()), self._ledger(state.step)))
         self._show()
 
     def _step(self, model: Classifier) -> Any:
@@ -192,7 +192,7 @@ class _Job:
         self.folder.write_json("summary.json", summary)
 
     def _write_statement(self, run: DPSGD, summary: dict[str, Any]) -> None:
-        notes = ("The key of this run was erased when it finished.",)
+        notes = ("The keys of this run were erased when it finished.",)
         if self.options.seed is not None:
             notes = (f"This run was seeded (--seed {self.options.seed}): to whoever knows the seed it is not private.",)
         from ..accounting import statement

@@ -1,0 +1,140 @@
+"""Epsilon, noise multipliers, ledger and statement, against dp-accounting's own figures."""
+
+import json
+from typing import Any
+
+import dp_accounting as dp
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+
+import jaxdp
+from jaxdp import accounting
+from jaxdp.accounting import Ledger, poisson_event
+
+RATE = 250 / 60_000
+
+
+@pytest.mark.parametrize(
+    ("steps", "rdp", "pld", "classic", "order"),
+    [
+        (720, 0.563172649032795, 0.370275, 0.7903529309842828, 18),
+        (3600, 0.9422002181626765, 0.853030, 1.1799006739826248, 17),
+    ],
+)
+def test_the_tutorials_runs_cost_what_dp_accounting_says(
+    steps: int, rdp: float, pld: float, classic: float, order: int
+) -> None:
+    event = poisson_event(noise_multiplier=1.3, sample_rate=RATE, steps=steps)
+    spent = {name: accounting.event_epsilon(event, delta=1e-5, accountant=name) for name in accounting.ACCOUNTANTS}
+    assert spent["rdp"].epsilon == pytest.approx(rdp, abs=1e-12)
+    assert spent["classic"].epsilon == pytest.approx(classic, abs=1e-12)
+    assert spent["pld"].epsilon == pytest.approx(pld, abs=1e-6)
+    assert (spent["rdp"].order, spent["classic"].order, spent["pld"].order) == (order, order, None)
+
+
+@pytest.mark.parametrize(("batch", "sigma", "steps"), [(512, 1.23, 4688), (4096, 3.04, 586), (256, 0.6, 100)])
+def test_epsilon_is_that_of_the_hand_built_event(batch: int, sigma: float, steps: int) -> None:
+    rate = batch / 60_000
+    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(sigma)), steps)
+    run = jaxdp.DPSGD(
+        num_examples=60_000, expected_batch_size=batch, steps=steps, clip_norm=0.3, noise_multiplier=sigma
+    )
+    for name, accountant in (("rdp", RdpAccountant()), ("pld", PLDAccountant())):
+        theirs = accountant.compose(event).get_epsilon(1e-5)
+        ours = accounting.epsilon(
+            noise_multiplier=sigma, sample_rate=rate, steps=steps, delta=1e-5, accountant=name
+        )
+        assert ours == pytest.approx(theirs, abs=1e-12)
+        assert run.epsilon(delta=1e-5, accountant=name) == ours
+    assert run.event == event
+
+
+@pytest.mark.parametrize("sigma", [2, np.float32(2.0), np.float64(2.0), np.int64(2)])
+def test_a_noise_multiplier_of_any_numeric_type_reaches_dp_accounting_as_a_float(sigma: Any) -> None:
+    event: Any = poisson_event(noise_multiplier=sigma, sample_rate=np.float64(RATE), steps=np.int64(10))  # pyright: ignore
+    assert type(event.event.event.noise_multiplier) is float
+    assert type(event.event.sampling_probability) is float
+    assert type(event.count) is int
+
+
+@pytest.mark.parametrize(("accountant", "sigma"), [("rdp", 1.25394), ("pld", 1.17534), ("classic", 1.45004)])
+def test_the_noise_for_a_budget_of_one(accountant: str, sigma: float) -> None:
+    budget = {"delta": 1e-5, "sample_rate": RATE, "steps": 3600, "accountant": accountant}
+    found = accounting.noise_multiplier(epsilon=1.0, **budget)
+    assert found == pytest.approx(sigma, abs=1e-5)
+    assert accounting.epsilon(noise_multiplier=found, **budget) <= 1.0
+    assert accounting.epsilon(noise_multiplier=found - 1e-5, **budget) > 1.0
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.5, 3.0, 20.0, 300.0])
+def test_the_noise_for_a_budget_never_overspends_it(epsilon: float) -> None:
+    found = accounting.noise_multiplier(epsilon=epsilon, delta=1e-6, sample_rate=0.02, steps=200)
+    spent = accounting.epsilon(noise_multiplier=found, delta=1e-6, sample_rate=0.02, steps=200)
+    assert epsilon * 0.99 < spent <= epsilon
+
+
+def test_a_step_not_made_is_not_charged() -> None:
+    run = jaxdp.DPSGD(num_examples=1000, expected_batch_size=100, steps=50, clip_norm=1.0, noise_multiplier=1.0)
+    assert run.epsilon(delta=1e-5, steps=0) == 0
+    assert run.epsilon(delta=1e-5, steps=10) < run.epsilon(delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"noise_multiplier": 0.0},
+        {"noise_multiplier": -1.0},
+        {"sample_rate": 0.0},
+        {"sample_rate": 1.1},
+        {"steps": -1},
+        
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"accountant": "moments"},
+    ],
+)
+def test_epsilon_refuses_what_is_out_of_range(arguments: dict[str, Any]) -> None:
+    usual = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 10, "delta": 1e-5}
+    with pytest.raises(jaxdp.UsageError):
+        poisson_event(**{key: {**usual, **arguments}[key] for key in ("noise_multiplier", "sample_rate", "steps")})
+        accounting.epsilon(**{**usual, **arguments})
+
+
+def test_a_ledger_composes_its_entries_and_survives_json() -> None:
+    training = poisson_event(noise_multiplier=1.1, sample_rate=0.01, steps=100)
+    ledger = Ledger().add(training, "training").add(dp.GaussianDpEvent(5.0), "a mean")
+    assert Ledger().epsilon(delta=1e-5).epsilon == 0
+    both = RdpAccountant().compose(training).compose(dp.GaussianDpEvent(5.0)).get_epsilon(1e-5)
+    assert ledger.epsilon(delta=1e-5).epsilon == pytest.approx(both, abs=1e-12)
+    assert Ledger.from_dict(json.loads(json.dumps(ledger.to_dict()))) == ledger
+
+
+@pytest.mark.parametrize(
+    "description", [{}, {"entries": [{"label": "x"}]}, {"entries": [{"label": "x", "event": {"type": "os"}}]}]
+)
+def test_what_is_not_a_ledger_is_refused(description: dict[str, Any]) -> None:
+    with pytest.raises(jaxdp.UsageError):
+        Ledger.from_dict(description)
+
+
+def test_the_statement_names_what_a_reader_needs() -> None:
+    run = jaxdp.DPSGD(
+        num_examples=60_000, expected_batch_size=250, steps=3600, clip_norm=1.5, noise_multiplier=1.3
+    )
+    text = run.statement(delta=1e-5)
+    for part in (
+        "(0.9423, 1e-05)",  # rounded up, never down
+        "(0.8531, 1e-05)",
+        "order 17",
+        "added or removed",
+        "60,000, is treated as public",
+        "Poisson sampling",
+        "L2 norm 1.5",
+        "3,600 steps",
+        "all checkpoints",
+        "Not protected",
+        "random keys",
+    ):
+        assert part in text

@@ -1,0 +1,240 @@
+"""`clipped_grad` against a Python loop over single examples, in float64 where the loop adds up."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdp
+
+METHODS = ("auto",)  # every method there is; "auto" is "vmap" so far
+TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 2e-2, jnp.float16: 2e-3}
+
+
+def loss(params: Any, example: Any) -> jax.Array:
+    """A small model with a matrix, a vector and a scalar parameter."""
+    x, y = example
+    hidden = jnp.tanh(params["w"] @ x + params["b"])
+    return jnp.sum(jnp.square(hidden - y)) * params["s"]
+
+
+def problem(seed: int, size: int, inputs: int, outputs: int, dtype: Any) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype)  # noqa: E731
+    params = {"w": draw(outputs, inputs), "b": draw(outputs), "s": draw()}
+    return params, (draw(size, inputs), draw(size, outputs))
+
+
+@functools.cache
+def jitted_grad(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.jit(jax.grad(loss_fn))
+
+
+@functools.cache
+def jitted_clipped_grad(**options: Any) -> Callable[..., Any]:
+    return jax.jit(jaxdp.clipped_grad(loss, **options))
+
+
+def loop(loss_fn: Callable[..., Any], params: Any, batch: Any, mask: Any, clip_norm: float) -> tuple[Any, list[float]]:
+    """The oracle: one gradient at a time, clipped and added up in float64."""
+    one_gradient = jitted_grad(loss_fn)
+    total = jax.tree.map(lambda leaf: np.zeros(leaf.shape), params)
+    norms = []
+    for i in range(len(mask)):
+        grad = one_gradient(params, jax.tree.map(lambda leaf: leaf[i], batch))
+        grad = jax.tree.map(lambda leaf: np.asarray(leaf.astype(jnp.float32), np.float64), grad)
+        norm = math.sqrt(sum(float(np.square(leaf).sum()) for leaf in jax.tree.leaves(grad)))
+        norms.append(norm if mask[i] else 0.0)
+        if mask[i] and math.isfinite(norm):
+            factor = min(1.0, clip_norm / norm) if norm else 1.0
+            total = jax.tree.map(lambda a, g, c=factor: a + c * g, total, grad)
+    return total, norms
+
+
+def norm_of(tree: Any) -> float:
+    return math.sqrt(sum(float(np.square(np.asarray(leaf, np.float64)).sum()) for leaf in jax.tree.leaves(tree)))
+
+
+def distance(a: Any, b: Any) -> float:
+    return norm_of(jax.tree.map(lambda x, y: np.asarray(x, np.float64) - np.asarray(y, np.float64), a, b))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
+@hypothesis.given(
+    seed=st.integers(0, 10**6),
+    size=st.sampled_from((1, 5)),
+    inputs=st.sampled_from((1, 40)),
+    outputs=st.sampled_from((1, 3)),
+    dtype=st.sampled_from(tuple(TOLERANCE)),
+    masking=st.sampled_from(("all", "none", "one", "some")),
+    microbatch_size=st.sampled_from((None, 1, 3)),
+    clip_norm=st.sampled_from((0.01, 100.0, math.inf)),
+    bad=st.sampled_from((None, math.nan, math.inf, 1e4)),
+)
+def test_the_sum_and_the_norms_are_those_of_a_loop_over_examples(
+    method: str,
+    seed: int,
+    size: int,
+    inputs: int,
+    outputs: int,
+    dtype: Any,
+    masking: str,
+    microbatch_size: int | None,
+    clip_norm: float,
+    bad: float | None,
+) -> None:
+    params, batch = problem(seed, size, inputs, outputs, dtype)
+    if bad is not None:
+        batch = (batch[0], batch[1].at[0, 0].set(bad))
+    some = np.random.default_rng(seed).random(size) < 0.5
+    mask = {"all": np.ones(size, bool), "none": np.zeros(size, bool), "one": np.arange(size) == size - 1, "some": some}[
+        masking
+    ]
+    grad_fn = jitted_clipped_grad(clip_norm=clip_norm, method=method, microbatch_size=microbatch_size)
+    out = grad_fn(params, batch, mask=jnp.asarray(mask))
+    expected, norms = loop(loss, params, batch, mask, clip_norm)
+
+    tolerance = TOLERANCE[dtype]
+    scale = sum(min(n, clip_norm) for n in norms if math.isfinite(n))
+    assert distance(out.grads, expected) <= tolerance * scale + 1e-30
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(out.grads))
+    np.testing.assert_allclose(np.asarray(out.norms, np.float64), norms, rtol=tolerance)
+    assert float(out.sensitivity) == pytest.approx(clip_norm)
+    assert out.losses.shape == (size,)
+    assert not np.any(np.asarray(out.losses.astype(jnp.float32))[~mask])
+
+
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
+@hypothesis.given(
+    seed=st.integers(0, 10**6),
+    size=st.sampled_from((1, 33, 1024, 40_000)),
+    scale=st.sampled_from((1e-30, 1e-19, 1e-3, 1.0, 1e19, 1e30)),
+    clip_norm=st.sampled_from((1e-3, 1.0, 7.3, 1e20)),
+)
+def test_one_clipped_gradient_as_stored_is_never_longer_than_the_clip_norm(
+    seed: int, size: int, scale: float, clip_norm: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    example = jnp.asarray(scale * rng.normal(size=(1, size)) * 10.0 ** rng.uniform(-3, 0, (1, size)), jnp.float32)
+    grad_fn = jaxdp.clipped_grad(lambda w, x: jnp.vdot(w, x), clip_norm=clip_norm)
+    out = grad_fn(jnp.zeros(size), example)
+    stored, true = norm_of(out.grads), norm_of(example)
+    assert stored <= float(np.float32(clip_norm))
+    assert stored >= min(true, clip_norm) * (1 - 1e-5)
+    assert float(out.norms[0]) == pytest.approx(true, rel=1e-5)
+
+
+def test_a_float16_example_with_tiny_gradients_is_clipped_by_its_true_norm() -> None:
+    # Each entry's square, 1e-8 or less, underflows in float16: a float16 norm is 0 and nothing would be clipped.
+    example = jnp.full((1, 400), 1e-4, jnp.float16)
+    grad_fn = jaxdp.clipped_grad(lambda w, x: jnp.sum(w * x), clip_norm=1e-3)
+    out = grad_fn(jnp.zeros(400, jnp.float16), example)
+    assert float(out.norms[0]) == pytest.approx(2e-3, rel=1e-3)
+    assert norm_of(out.grads) == pytest.approx(1e-3, rel=1e-5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_bad_example_contributes_exactly_zero_and_shows_in_the_norms(bad: float) -> None:
+    batch = jnp.array([[1.0, 2.0], [bad, 0.0], [3.0, 4.0]])
+    out = jaxdp.clipped_grad(lambda w, x: jnp.vdot(w, x), clip_norm=100.0)(jnp.zeros(2), batch)
+    np.testing.assert_array_equal(out.grads, [4.0, 6.0])
+    assert not np.isfinite(out.norms[1])
+
+
+def test_padding_with_nan_contributes_exactly_zero() -> None:
+    batch = jnp.array([[1.0, 2.0], [math.nan, math.nan]])
+    out = jaxdp.clipped_grad(lambda w, x: jnp.vdot(w, x), clip_norm=100.0)(
+        jnp.zeros(2), batch, mask=jnp.array([True, False])
+    )
+    np.testing.assert_array_equal(out.grads, [1.0, 2.0])
+    np.testing.assert_array_equal(out.losses, [0.0, 0.0])
+
+
+def test_a_batch_of_padding_alone_is_a_zero_sum_of_the_same_sensitivity() -> None:
+    for microbatch_size in (None, 2):
+        grad_fn = jaxdp.clipped_grad(lambda w, x: w * x, clip_norm=3.0, microbatch_size=microbatch_size)
+        out = grad_fn(jnp.float32(1), jnp.ones(5), mask=jnp.zeros(5, bool))
+        assert (float(out.grads), float(out.sensitivity)) == (0.0, 3.0)
+
+
+def test_each_example_gets_its_own_key_whatever_the_microbatches_and_the_padding() -> None:
+    def noisy_loss(w: Any, x: Any, *, rng: Any) -> Any:
+        return w * x * jax.random.uniform(rng)
+
+    key = jax.random.key(0)
+    whole = jaxdp.clipped_grad(noisy_loss, clip_norm=10.0)(jnp.float32(1), jnp.ones(7), rng=key)
+    padded = jaxdp.clipped_grad(noisy_loss, clip_norm=10.0, microbatch_size=3)(
+        jnp.float32(1), jnp.ones(10), mask=jnp.arange(10) < 7, rng=key
+    )
+    np.testing.assert_array_equal(whole.losses, padded.losses[:7])
+    assert len(np.unique(whole.losses)) == 7
+
+
+def test_shared_arguments_reach_every_example_and_aux_comes_back_for_each() -> None:
+    def loss_with_aux(w: Any, x: Any, factor: Any) -> tuple[Any, Any]:
+        return factor * w * x, {"twice": 2 * x}
+
+    for microbatch_size in (None, 2):
+        grad_fn = jaxdp.clipped_grad(loss_with_aux, clip_norm=100.0, has_aux=True, microbatch_size=microbatch_size)
+        out = grad_fn(jnp.float32(1), jnp.array([1.0, 2.0, 3.0]), jnp.float32(5))
+        assert float(out.grads) == 30.0
+        np.testing.assert_array_equal(out.aux["twice"], [2.0, 4.0, 6.0])
+
+
+def test_augmentations_averaged_in_the_loss_count_as_one_example() -> None:
+    views = jnp.array([[3.0, -1.0], [10.0, 10.0]])  # two examples, two views each
+    out = jaxdp.clipped_grad(lambda w, x: jnp.mean(w * x), clip_norm=4.0)(jnp.float32(1), views)
+    np.testing.assert_allclose(out.norms, [1.0, 10.0])
+    assert float(out.grads) == pytest.approx(5.0, rel=1e-5)
+
+
+def test_per_example_grads_are_the_unclipped_gradients() -> None:
+    params, batch = problem(0, 3, 4, 2, jnp.float32)
+    grads = jaxdp.per_example_grads(loss)(params, batch)
+    for i in range(3):
+        alone = jax.grad(loss)(params, jax.tree.map(lambda leaf, i=i: leaf[i], batch))
+        jax.tree.map(lambda a, g, i=i: np.testing.assert_allclose(g[i], a, rtol=1e-5, atol=1e-6), alone, grads)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: jaxdp.clipped_grad(loss, clip_norm=0.0), "clip_norm=0.0 must lie between"),
+        (lambda: jaxdp.clipped_grad(loss, clip_norm=-1.0), "clip_norm=-1.0"),
+        (lambda: jaxdp.clipped_grad(loss, clip_norm=math.nan), "clip_norm is NaN"),
+        (lambda: jaxdp.clipped_grad(loss, clip_norm=1.0, method="magic"), "method='magic' is not known.*auto, vmap"),
+        (lambda: jaxdp.clipped_grad(loss, clip_norm=1.0, microbatch_size=0), "microbatch_size=0"),
+        (lambda: jaxdp.clipped_grad(lambda w, x: w * x, clip_norm=1.0)(jnp.int32(1), jnp.ones(2)), "int32"),
+        (lambda: jaxdp.clipped_grad(lambda w, x: w * x, clip_norm=1.0)({}, jnp.ones(2)), "no leaves"),
+        (lambda: jaxdp.clipped_grad(lambda w, x: x * w, clip_norm=1.0)(jnp.ones(2), jnp.ones((3, 2))), r"shape \(2,\)"),
+        (
+            lambda: jaxdp.clipped_grad(lambda w, x: w, clip_norm=1.0)(jnp.float32(1), (jnp.ones(2), jnp.ones(3))),
+            "disagree on the leading axis",
+        ),
+        (lambda: jaxdp.clipped_grad(lambda w, x: w, clip_norm=1.0)(jnp.float32(1), jnp.float32(1)), "is a scalar"),
+        (lambda: jaxdp.clipped_grad(lambda w, x: w, clip_norm=1.0)(jnp.float32(1), jnp.ones((0, 2))), "0 rows"),
+        (
+            lambda: jaxdp.clipped_grad(lambda w, x: w, clip_norm=1.0)(jnp.float32(1), jnp.ones(2), mask=jnp.ones(3, bool)),
+            "must be bool",
+        ),
+        (
+            lambda: jaxdp.clipped_grad(lambda w, x: (w, x), clip_norm=1.0)(jnp.float32(1), jnp.ones(2)),
+            "pass has_aux=True",
+        ),
+        (
+            lambda: jaxdp.clipped_grad(lambda w, x: w, clip_norm=1.0, has_aux=True)(jnp.float32(1), jnp.ones(2)),
+            r"must return \(loss, aux\)",
+        ),
+    ],
+)
+def test_bad_input_is_refused_with_the_fix(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(jaxdp.UsageError, match=message):
+        call()

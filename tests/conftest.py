@@ -1,0 +1,32 @@
+"""Every test runs with JAX's key-reuse checker, and in the rooms that are ours alone with strict promotion."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+
+OURS = ("clipping", "noise", "sampling")  # optax and flax promote dtypes on their own
+
+
+@pytest.fixture(autouse=True)
+def _strict_jax(request: pytest.FixtureRequest) -> Iterator[None]:
+    strict = Path(str(request.path)).parent.name in OURS
+    with jax.debug_key_reuse(True):
+        if not strict:
+            yield
+            return
+        with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+            yield
+
+
+@pytest.fixture
+def tfds_dir() -> Path:
+    """A folder with a real prepared TFDS data set: 512 + 128 digits of MNIST."""
+    return Path(__file__).parent / "fixtures" / "tfds"
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoded data sets are cached in a folder of the test session, not in the user's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))

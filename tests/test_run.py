@@ -1,0 +1,233 @@
+"""The run and its compiled step: the parts agree, nothing is lost, nothing is overdrawn."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxdp
+from jaxdp.transforms import PrivatizeState
+
+
+def loss(params: Any, example: Any) -> jax.Array:
+    x, y = example
+    return jnp.square(params["w"] @ x + params["b"] - y)
+
+
+def problem(size: int = 60) -> tuple[Any, Any]:
+    x = jax.random.normal(jax.random.key(10), (size, 4))
+    return {"w": jnp.ones(4), "b": jnp.zeros(())}, (x, jnp.sum(x, axis=1) * 2)
+
+
+def a_run(**changes: Any) -> jaxdp.DPSGD:
+    usual = {
+        "num_examples": 60,
+        "expected_batch_size": 12,
+        "steps": 30,
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.1,
+        "microbatch_size": 5,
+    }
+    return jaxdp.DPSGD(**{**usual, **changes})
+
+
+def test_a_step_is_sampler_then_clipped_grad_then_privatize_then_optimizer() -> None:
+    params, data = problem()
+    run, optimizer = a_run(), optax.adam(0.1)
+    step = run.make_step(loss, optimizer)
+    state = step.init(params, jax.random.key(0))
+
+    sampler, grad_fn, noise = run.sampler(state.keys.sampling), run.clipped_grad(loss), run.privatize(state.keys.noise)
+    noise_state, opt_state = noise.init(params), optimizer.init(params)
+    for indices, mask in list(sampler)[:6]:
+        state, metrics = step(state, data)
+        out = grad_fn(params, jax.tree.map(lambda leaf, i=indices: leaf[i], data), mask=mask)
+        means, noise_state = noise.update(out.grads, noise_state, params, sensitivity=out.sensitivity)
+        updates, opt_state = optimizer.update(means, opt_state, params)
+        params = optax.apply_updates(params, updates)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), state.params, params)
+        assert int(metrics.examples) == int(mask.sum())
+        drawn = np.asarray(mask)
+        np.testing.assert_allclose(metrics.loss, np.asarray(out.losses)[drawn].mean(), rtol=1e-5)
+        np.testing.assert_allclose(metrics.clipped, (np.asarray(out.norms)[drawn] > 1.0).mean())
+
+
+def test_the_step_compiles_once_over_many_draws() -> None:
+    params, data = problem()
+    step = a_run().make_step(loss, optax.sgd(0.1, momentum=0.9))
+    state, sizes = step.init(params, jax.random.key(0)), set()
+    for _ in range(30):
+        state, metrics = step(state, data)
+        sizes.add(int(metrics.examples))
+    assert len(sizes) > 3
+    assert step._compiled._cache_size() == 1
+
+
+def test_several_steps_in_one_program_are_the_steps_one_by_one() -> None:
+    params, data = problem()
+    step = a_run().make_step(loss, optax.sgd(0.1, momentum=0.9))
+    one_by_one = step.init(params, jax.random.key(3))
+    for _ in range(6):
+        one_by_one, _ = step(one_by_one, data)
+    together, metrics = step.many(step.init(params, jax.random.key(3)), data, num_steps=6)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one_by_one.params, together.params
+    )
+    assert metrics.loss.shape == (6,)
+
+
+@pytest.mark.parametrize("microbatch_size", [1, 7, 60, 1000])
+def test_no_drawn_example_is_lost_whatever_the_microbatches(microbatch_size: int) -> None:
+    # Each example's gradient is its own unit vector: the update shows who was used, and how often.
+    run = a_run(noise_multiplier=0.0, clip_norm=math.inf, microbatch_size=microbatch_size, expected_batch_size=30)
+    step = run.make_step(lambda w, i: w[i], optax.sgd(30.0))
+    state = step.init(jnp.zeros(60), jax.random.key(5))
+    sampler = run.sampler(state.keys.sampling)
+    for indices, mask in list(sampler)[:5]:
+        before = np.asarray(state.params)
+        state, _ = step(state, jnp.arange(60))
+        used = before - np.asarray(state.params)
+        expected = np.zeros(60)
+        expected[np.asarray(indices)[np.asarray(mask)]] = 1
+        np.testing.assert_allclose(used, expected, atol=1e-5)
+
+
+def test_the_work_of_a_step_follows_the_number_drawn_rounded_up_to_a_microbatch() -> None:
+    calls = []
+
+    def counting_loss(w: Any, x: Any) -> Any:
+        jax.debug.callback(lambda _: calls.append(1), x)
+        return w * x
+
+    run = a_run(microbatch_size=4)
+    step = run.make_step(counting_loss, optax.sgd(0.1))
+    state = step.init(jnp.float32(0), jax.random.key(0))
+    for _ in range(5):
+        calls.clear()
+        state, metrics = step(state, jnp.ones(60))
+        jax.effects_barrier()
+        assert len(calls) == 4 * math.ceil(int(metrics.examples) / 4)
+
+
+def test_an_empty_draw_is_a_step_with_noise() -> None:
+    run = a_run(num_examples=60, expected_batch_size=1e-6)
+    step = run.make_step(lambda w, x: jnp.vdot(w, x), optax.sgd(1e-6))
+    state = step.init(jnp.zeros(1000), jax.random.key(0))
+    state, metrics = step(state, jnp.ones((60, 1000)))
+    assert int(metrics.examples) == 0
+    assert math.isnan(float(metrics.loss))
+    assert float(jnp.std(state.params)) == pytest.approx(1.1, rel=0.1)
+    assert state.step == 1
+
+
+def test_without_clipping_noise_and_sampling_it_is_full_batch_gradient_descent() -> None:
+    params, data = problem()
+    run = a_run(expected_batch_size=60, clip_norm=math.inf, noise_multiplier=0.0, steps=5)
+    step, optimizer = run.make_step(loss, optax.sgd(0.05)), optax.sgd(0.05)
+    state, opt_state = step.init(params, jax.random.key(0)), optimizer.init(params)
+    mean_loss = lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, data))  # noqa: E731
+    for _ in range(5):
+        state, _ = step(state, data)
+        updates, opt_state = optimizer.update(jax.grad(mean_loss)(params), opt_state, params)
+        params = optax.apply_updates(params, updates)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), state.params, params)
+
+
+def test_the_users_parameters_survive_the_donation_of_the_states() -> None:
+    params, data = problem()
+    step = a_run().make_step(loss, optax.sgd(0.1))
+    state = step.init(params, jax.random.key(0))
+    for _ in range(2):
+        state, _ = step(state, data)
+    np.testing.assert_array_equal(params["w"], np.ones(4))
+
+
+def test_a_loss_that_takes_rng_gets_a_new_key_for_every_example_and_step() -> None:
+    run = a_run(expected_batch_size=60, clip_norm=math.inf, noise_multiplier=0.0)
+    step = run.make_step(lambda w, i, rng: w[i] * jax.random.uniform(rng), optax.sgd(60.0))
+    state, drawn = step.init(jnp.zeros(60), jax.random.key(0)), []
+    for _ in range(2):
+        before = np.asarray(state.params)
+        state, _ = step(state, jnp.arange(60))
+        drawn.append(np.asarray(state.params) - before)
+    assert len(np.unique(np.concatenate(drawn))) > 115
+
+
+def test_bfloat16_parameters_stay_bfloat16_and_compile_once() -> None:
+    params, data = problem()
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    step = a_run().make_step(loss, optax.adam(0.1))
+    state = step.init(params, jax.random.key(0))
+    for _ in range(3):
+        state, _ = step(state, data)
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype(jnp.bfloat16)}
+    assert step._compiled._cache_size() == 1
+
+
+def test_the_noise_of_a_step_is_that_of_privatize_at_its_count() -> None:
+    run = a_run(expected_batch_size=1e-6)
+    step = run.make_step(lambda w, x: jnp.vdot(w, x), optax.sgd(1.0))
+    state = step.init(jnp.zeros(3), jax.random.key(1))
+    noise_key = state.keys.noise
+    for count in range(3):
+        before = np.asarray(state.params)
+        state, _ = step(state, jnp.ones((60, 3)))
+        noise, _ = run.privatize(noise_key).update(
+            jnp.zeros(3), PrivatizeState(noise_key, jnp.int32(count)), sensitivity=1.0
+        )
+        np.testing.assert_allclose(before - np.asarray(state.params), noise, rtol=1e-3, atol=1.0)
+
+
+def test_more_steps_than_the_run_has_are_refused() -> None:
+    params, data = problem()
+    step = a_run(steps=2).make_step(loss, optax.sgd(0.1))
+    state = step.init(params, jax.random.key(0))
+    state, _ = step.many(state, data, num_steps=2)
+    with pytest.raises(jaxdp.UsageError, match="exceeds the run's steps=2"):
+        step(state, data)
+
+
+def test_data_of_another_size_than_the_runs_are_refused() -> None:
+    params, data = problem(61)
+    step = a_run().make_step(loss, optax.sgd(0.1))
+    with pytest.raises(jaxdp.UsageError, match="num_examples=60"):
+        step(step.init(params, jax.random.key(0)), data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_examples": 0}, "num_examples=0"),
+        ({"expected_batch_size": -1}, "expected_batch_size=-1"),
+        ({"expected_batch_size": 61}, "expected_batch_size=61 exceeds num_examples=60"),
+        ({"steps": 0}, "steps=0"),
+        ({"clip_norm": 0.0}, "clip_norm=0.0"),
+        ({"clip_norm": math.inf}, "clip_norm=inf leaves the sensitivity unbounded"),
+        ({"noise_multiplier": -0.5}, "noise_multiplier=-0.5"),
+        ({"sampling": "shuffle"}, "sampling='shuffle' is not known.*poisson"),
+        ({"adjacency": "replace_one"}, "adjacency='replace_one' is not known.*add_or_remove_one"),
+        ({"microbatch_size": 0}, "microbatch_size=0"),
+    ],
+)
+def test_a_run_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(jaxdp.UsageError, match=message):
+        a_run(**changes)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: a_run(noise_multiplier=0.0).epsilon(delta=1e-5), "epsilon is infinite"),
+        (lambda: a_run().epsilon(delta=0.5), "not below 1/60"),
+        (lambda: a_run().epsilon(delta=1e-5, steps=31), "exceeds the run's steps=30"),
+        (lambda: a_run().epsilon(delta=1e-5, accountant="moments"), "accountant='moments' is not known"),
+    ],
+)
+def test_an_epsilon_that_would_be_untrue_is_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(jaxdp.UsageError, match=message):
+        call()

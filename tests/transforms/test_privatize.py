@@ -1,0 +1,177 @@
+"""`privatize`, `clip_and_privatize`, `dp_sgd` and `dp_adam`: what they add, divide by, and refuse."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.stats
+
+import jaxdp
+
+FALSE_ALARM = 1e-4
+
+
+def key() -> jax.Array:
+    return jax.random.key(0)
+
+
+def noise_of(tx: Any, tree: Any, steps: int = 1, sensitivity: float = 2.0) -> list[Any]:
+    """What `tx` makes of zeros, step by step."""
+    state, out = tx.init(tree), []
+    for _ in range(steps):
+        updates, state = tx.update(jax.tree.map(jnp.zeros_like, tree), state, tree, sensitivity=sensitivity)
+        out.append(updates)
+    return out
+
+
+def test_the_noise_has_the_accounted_deviation_and_no_mean() -> None:
+    tx = jaxdp.privatize(noise_multiplier=1.5, expected_batch_size=4, key=key())
+    (noise,) = noise_of(tx, jnp.zeros(200_000), sensitivity=2.0)
+    standard = np.asarray(noise, np.float64) / (1.5 * 2.0 / 4)
+    assert scipy.stats.kstest(standard, "norm").pvalue > FALSE_ALARM
+    variance = scipy.stats.chi2(len(standard)).cdf(np.square(standard).sum())
+    assert FALSE_ALARM / 2 < variance < 1 - FALSE_ALARM / 2
+
+
+def test_leaves_and_steps_have_independent_noise() -> None:
+    tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=key())
+    tree = {"a": jnp.zeros(20_000), "b": jnp.zeros(20_000)}
+    draws = [np.asarray(step[leaf]) for step in noise_of(tx, tree, steps=3) for leaf in tree]
+    for i, a in enumerate(draws):
+        for b in draws[:i]:
+            assert scipy.stats.pearsonr(a, b).pvalue > FALSE_ALARM / 15
+
+
+def test_another_key_gives_other_noise_and_the_same_key_the_same() -> None:
+    one, same, other = (
+        noise_of(jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=jax.random.key(k)), jnp.zeros(3))[0]
+        for k in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert not np.any(np.asarray(one) == np.asarray(other))
+
+
+def test_the_noise_is_float32_for_a_bfloat16_sum() -> None:
+    tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=key())
+    (noise,) = noise_of(tx, jnp.zeros(1000, jnp.bfloat16))
+    assert noise.dtype == jnp.float32
+    assert not np.array_equal(noise, noise.astype(jnp.bfloat16).astype(jnp.float32))
+
+
+def test_without_clipping_and_noise_it_is_exactly_sgd_on_the_sum_over_the_expected_batch() -> None:
+    params = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(2)}
+    loss = lambda p, x: jnp.sum(jnp.square(p["w"] @ x + p["b"]))  # noqa: E731
+    batch = jax.random.normal(key(), (5, 3))
+    out = jaxdp.clipped_grad(loss, clip_norm=math.inf)(params, batch)
+    private = jaxdp.dp_sgd(0.3, momentum=0.9, noise_multiplier=0.0, expected_batch_size=7, key=key())
+    plain = optax.sgd(0.3, momentum=0.9)
+    state, plain_state = private.init(params), plain.init(params)
+    for _ in range(3):
+        updates, state = private.update(out.grads, state, params, sensitivity=out.sensitivity)
+        mean = jax.tree.map(lambda leaf: leaf / jnp.float32(7), out.grads)
+        expected, plain_state = plain.update(mean, plain_state, params)
+        jax.tree.map(np.testing.assert_array_equal, updates, expected)
+
+
+def test_the_divisor_is_the_expected_batch_whatever_was_drawn() -> None:
+    tx = jaxdp.privatize(noise_multiplier=0.0, expected_batch_size=10, key=key())
+    loss = lambda w, x: w * x  # noqa: E731
+    for drawn in (1, 4):
+        out = jaxdp.clipped_grad(loss, clip_norm=1.0)(jnp.float32(0), jnp.full(4, 0.5), mask=jnp.arange(4) < drawn)
+        mean, _ = tx.update(out.grads, tx.init(out.grads), sensitivity=out.sensitivity)
+        assert float(mean) == pytest.approx(0.5 * drawn / 10)
+
+
+def test_clip_and_privatize_is_clipping_then_privatize() -> None:
+    params = jnp.zeros(3)
+    grads = jax.random.normal(jax.random.key(5), (6, 3)) * 3
+    mask = jnp.array([True, True, False, True, True, False])
+    both = jaxdp.clip_and_privatize(clip_norm=1.0, noise_multiplier=1.1, expected_batch_size=4, key=key())
+    updates, _ = both.update(grads, both.init(params), params, mask=mask)
+    out = jaxdp.clipped_grad(lambda w, g: jnp.vdot(w, g), clip_norm=1.0)(params, grads, mask=mask)
+    tx = jaxdp.privatize(noise_multiplier=1.1, expected_batch_size=4, key=key())
+    expected, _ = tx.update(out.grads, tx.init(params), sensitivity=out.sensitivity)
+    np.testing.assert_allclose(updates, expected, rtol=1e-5)
+
+
+def test_accumulated_sums_get_one_noise_when_multisteps_stands_around_the_chain() -> None:
+    tx = jaxdp.dp_sgd(1.0, noise_multiplier=1.0, expected_batch_size=1, key=key())
+    around = optax.MultiSteps(tx, every_k_schedule=4, use_grad_mean=False)
+    params = jnp.zeros(50_000)
+    state = around.init(params)
+    updates = params
+    with jax.debug_key_reuse(False):  # MultiSteps selects between two states that hold the same key
+        for _ in range(4):
+            updates, state = around.update(params, state, params, sensitivity=1.0)
+    assert float(jnp.std(updates)) == pytest.approx(1.0, rel=0.03)
+
+
+def test_moments_stay_float32_and_the_update_compiles_once_for_a_bfloat16_model() -> None:
+    params = {"w": jnp.ones(4, jnp.bfloat16)}
+    for tx in (
+        jaxdp.dp_adam(0.1, noise_multiplier=1.0, expected_batch_size=1, key=key()),
+        jaxdp.dp_sgd(0.1, momentum=0.9, noise_multiplier=1.0, expected_batch_size=1, key=jax.random.key(1)),
+    ):
+        update = jax.jit(lambda g, s, p, tx=tx: tx.update(g, s, p, sensitivity=1.0))
+        state = tx.init(params)
+        for _ in range(3):
+            updates, state = update({"w": jnp.ones(4)}, state, params)
+            params = optax.apply_updates(params, updates)
+        assert params["w"].dtype == jnp.bfloat16  # pyright: ignore
+        assert update._cache_size() == 1
+
+
+def test_dp_adam_is_the_chain_it_says() -> None:
+    params, sums = jnp.zeros(5), jnp.arange(5.0)
+    ours = jaxdp.dp_adam(0.1, noise_multiplier=1.0, expected_batch_size=2, key=key())
+    chain = optax.chain(jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=2, key=key()), optax.adam(0.1))
+    a, _ = ours.update(sums, ours.init(params), params, sensitivity=1.0)
+    b, _ = chain.update(sums, chain.init(params), params, sensitivity=1.0)
+    np.testing.assert_array_equal(a, b)
+
+
+def _update(**keywords: Any) -> Any:
+    tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=key())
+    return tx.update(jnp.zeros(2), tx.init(jnp.zeros(2)), **keywords)
+
+
+def _clip_and_update(grads: Any, params: Any, **keywords: Any) -> Any:
+    tx = jaxdp.clip_and_privatize(clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1, key=key())
+    return tx.update(grads, tx.init(params), params, **keywords)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (_update, "without its sensitivity"),
+        (lambda: _update(sensitivity=math.inf), "clip the gradients to a finite norm"),
+        (lambda: _update(sensitivity=jnp.ones(2)), "must be a scalar"),
+        (lambda: _update(sensitivity=0.0), "sensitivity=0.0"),
+        (lambda: jaxdp.privatize(noise_multiplier=-1.0, expected_batch_size=1, key=key()), "noise_multiplier=-1.0"),
+        (lambda: jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=0, key=key()), "expected_batch_size=0"),
+        (
+            lambda: jaxdp.clip_and_privatize(
+                clip_norm=math.inf, noise_multiplier=1.0, expected_batch_size=1, key=key()
+            ),
+            "clip_norm=inf",
+        ),
+        (lambda: _clip_and_update(jnp.zeros(3), jnp.zeros(3)), "pass per-example gradients"),
+        (lambda: _clip_and_update(jnp.zeros((2, 3)), None), "pass params"),
+        (lambda: _clip_and_update({"a": jnp.zeros((2, 3))}, jnp.zeros(3)), "different tree structures"),
+        (lambda: _clip_and_update([jnp.zeros((2, 3)), jnp.zeros((4, 3))], [jnp.zeros(3)] * 2), "disagree on the batch"),
+        (lambda: _clip_and_update(jnp.zeros((2, 3)), jnp.zeros(3), mask=jnp.ones(3, bool)), "must be bool of shape"),
+    ],
+)
+def test_unsafe_use_is_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(jaxdp.UsageError, match=message):
+        call()
+
+
+def test_there_is_no_default_key() -> None:
+    with pytest.raises(TypeError, match="key"):
+        jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1)  # pyright: ignore
