@@ -57,7 +57,8 @@ class TrainOptions:
     resume: Path | None = None
     """folder of an interrupted run to go on with, under the options it was started with"""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuse values out of range, with the flag's name, the value and the fix."""
         for name, fix in (
             ("lr", "give a learning rate such as 1.0"),
             ("target_epsilon", "give a privacy budget such as 1.0"),

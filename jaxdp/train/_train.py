@@ -40,6 +40,7 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
         UsageError: for anything in the options, the data or the folder that makes the run impossible or its epsilon
             untrue, before anything is compiled.
     """
+    options.check()
     console = console or Console()
     started = time.perf_counter()
     device = _use_device(options.device)

@@ -1,0 +1,74 @@
+"""TFDS data sets prepared on disk, read without TensorFlow and without a network."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import jaxdp
+from jaxdp import data
+from jaxdp.data import _tfds
+
+
+def test_a_prepared_data_set_is_read_as_it_was_stored(tfds_dir: Path) -> None:
+    small, mnist = data.load("mnist", tfds_dir), data.load()
+    assert small.train_images.shape == (512, 28, 28, 1)
+    assert small.test_images.shape == (128, 28, 28, 1)
+    assert small.num_classes == 10
+    stored = {image.tobytes(): label for image, label in zip(mnist.train_images, mnist.train_labels, strict=True)}
+    known = [stored.get(image.tobytes()) == label for image, label in zip(small.train_images, small.train_labels, strict=True)]
+    assert np.mean(known) == 1
+    assert "tensorflow" not in sys.modules
+
+
+def test_a_version_can_be_named(tfds_dir: Path) -> None:
+    assert len(data.load("mnist:3.0.1", tfds_dir).train_labels) == 512
+
+
+def test_decoded_arrays_come_from_the_cache_the_second_time(tfds_dir: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = data.load("mnist", tfds_dir)
+    (cached,) = (tmp_path / "jaxdp").iterdir()
+    monkeypatch.setattr(_tfds, "_decode", lambda *arguments: pytest.fail("decoded again"))
+    np.testing.assert_array_equal(first.train_images, data.load("mnist", tfds_dir).train_images)
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cached.write_bytes(b"damaged")
+    np.testing.assert_array_equal(first.train_images, data.load("mnist", tfds_dir).train_images)
+
+
+def test_changed_files_are_not_taken_from_the_cache(tfds_dir: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    copy = tmp_path / "tfds"
+    shutil.copytree(tfds_dir, copy)
+    data.load("mnist", copy)
+    folder = copy / "mnist" / "3.0.1"
+    shutil.copy(folder / "mnist-test.array_record-00000-of-00001", folder / "extra")
+    data.load("mnist", copy)
+    assert len(list((tmp_path / "cache" / "jaxdp").iterdir())) == 2
+
+
+def test_what_is_not_prepared_is_named_with_the_command_that_prepares_it(tfds_dir: Path) -> None:
+    with pytest.raises(jaxdp.UsageError, match=r"'cifar10' is not prepared.*there: mnist.*\[prepare\].*download_and_prepare"):
+        data.load("cifar10", tfds_dir)
+
+
+def test_the_tfrecord_format_is_refused_with_the_command_that_prepares_another(tfds_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(tfds_dir, tmp_path / "tfds")
+    info = tmp_path / "tfds" / "mnist" / "3.0.1" / "dataset_info.json"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"fileFormat": "tfrecord"}))
+    with pytest.raises(jaxdp.UsageError, match=r"stored as tfrecord.*file_format='array_record'"):
+        data.load("mnist", tmp_path / "tfds")
+
+
+def test_a_data_set_without_one_image_and_one_label_is_refused(tfds_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(tfds_dir, tmp_path / "tfds")
+    folder = tmp_path / "tfds" / "mnist" / "3.0.1"
+    features = json.loads((folder / "features.json").read_text())
+    del features["featuresDict"]["features"]["label"]
+    (folder / "features.json").write_text(json.dumps(features))
+    with pytest.raises(jaxdp.UsageError, match="exactly one image and one class label"):
+        data.load("mnist", tmp_path / "tfds")

@@ -1,0 +1,72 @@
+"""The tutorials' models: shapes, parameter counts, and convolutions that are convolutions."""
+
+import flax.linen as nn
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdp.models import MODELS, PatchConv
+from jaxdp.models._cnn import max_pool
+from jaxdp.models._patches import patches
+
+
+@pytest.mark.parametrize(("name", "size"), [("cnn", 26_010), ("mlp", 784 * 256 + 256 + 256 * 64 + 64 + 650)])
+def test_the_models_have_the_tutorials_parameters(name: str, size: int) -> None:
+    model = MODELS[name](num_classes=10)
+    params = model.init(jax.random.key(0), jnp.zeros((28, 28, 1), jnp.uint8), train=False)
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == size
+    assert set(params) == {"params"}
+
+
+def test_the_models_take_other_shapes_of_images() -> None:
+    for name in MODELS:
+        model = MODELS[name](num_classes=7)
+        image = jnp.zeros((32, 40, 3), jnp.uint8)
+        params = model.init(jax.random.key(0), image, train=False)
+        assert model.apply(params, image, train=False).shape == (7,)  # pyright: ignore
+
+
+@hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
+@hypothesis.given(
+    height=st.sampled_from((8, 13)),
+    width=st.sampled_from((8, 11)),
+    channels=st.sampled_from((1, 3)),
+    blocks=st.integers(1, 4),
+    stride=st.integers(1, 2),
+)
+def test_a_patch_convolution_is_a_convolution(height: int, width: int, channels: int, blocks: int, stride: int) -> None:
+    window = blocks * stride
+    x = jax.random.normal(jax.random.key(0), (height, width, channels))
+    layer = PatchConv(5, window=window, stride=stride)
+    variables = layer.init(jax.random.key(1), x)
+    # The kernel's rows in the order in which `patches` lays a window out: that of its own pixels' numbers.
+    numbers = jnp.arange(window * window * channels, dtype=jnp.float32).reshape(window, window, channels)
+    order = np.asarray(patches(numbers, window, stride)).reshape(-1).astype(int)
+    kernel = np.zeros((window * window * channels, 5), np.float32)
+    kernel[order] = variables["params"]["kernel"]
+    expected = jax.lax.conv_general_dilated(
+        x[None],
+        jnp.asarray(kernel.reshape(window, window, channels, 5)),
+        (stride, stride),
+        "VALID",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        precision=jax.lax.Precision.HIGHEST,
+    )[0]
+    np.testing.assert_allclose(layer.apply(variables, x), expected, atol=1e-4)  # pyright: ignore
+
+
+def test_max_pool_is_max_pooling() -> None:
+    x = jax.random.normal(jax.random.key(0), (9, 7, 3))
+    np.testing.assert_array_equal(max_pool(x), nn.max_pool(x, (2, 2)))
+
+
+def test_the_mlp_drops_units_in_training_only() -> None:
+    model, image = MODELS["mlp"](num_classes=10), jnp.full((28, 28, 1), 200, jnp.uint8)
+    params = model.init(jax.random.key(0), image, train=False)
+    out = [model.apply(params, image, train=True, rngs={"dropout": jax.random.key(k)}) for k in (1, 2)]
+    assert not np.array_equal(*out)
+    still = [model.apply(params, image, train=False) for _ in range(2)]
+    np.testing.assert_array_equal(*still)

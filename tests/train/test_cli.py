@@ -1,0 +1,255 @@
+"""The command line: what it prints, what it writes, what it refuses."""
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jaxdp
+from jaxdp import cli, data
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A finished private run on 512 real digits, and the options that made it."""
+    fixtures = Path(__file__).parents[1] / "fixtures" / "tfds"
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    options = ["train", "--dataset", "mnist", "--data-dir", str(fixtures), "--epochs", "3", "--batch-size", "64"]
+    options += ["--delta", "1e-3", "--target-epsilon", "3", "--seed", "1"]
+    cli.main([*options, "--output", str(folder)])
+    return folder, options
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line in which the command refuses."""
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(arguments)
+    captured = capsys.readouterr()
+    assert exit_.value.code == 2
+    assert captured.err.startswith("jaxdp: error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_a_run_leaves_its_folder(small: tuple[Path, list[str]]) -> None:
+    folder, _ = small
+    names = {path.name for path in folder.iterdir()}
+    files = ("config.json", "metrics.jsonl", "statement.txt", "statement.json", "summary.json", "metrics.png")
+    assert names == {*files, "checkpoints"}
+    assert (folder / "metrics.png").read_bytes().startswith(b"\x89PNG")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    assert [line["step"] for line in lines] == [8, 16, 24]
+    assert lines[0]["epsilon"] < lines[1]["epsilon"] < lines[2]["epsilon"] <= 3.0
+
+
+def test_the_printed_epsilon_is_that_of_the_run_that_happened(small: tuple[Path, list[str]]) -> None:
+    folder, _ = small
+    summary = json.loads((folder / "summary.json").read_text())
+    stored = json.loads((folder / "statement.json").read_text())
+    run = jaxdp.DPSGD(**stored["run"])
+    assert run.steps == summary["steps"] == 24
+    assert run.num_examples == 512
+    assert summary["epsilon"]["rdp"] == run.epsilon(delta=1e-3) <= 3.0
+    ledger = jaxdp.accounting.Ledger.from_dict(stored["ledger"])
+    assert ledger.epsilon(delta=1e-3).epsilon == summary["epsilon"]["rdp"]
+    assert f"{math.ceil(summary['epsilon']['rdp'] * 1e4) / 1e4:.4f}" in (folder / "statement.txt").read_text()
+    assert "--seed 1" in (folder / "statement.txt").read_text()
+
+
+def test_a_finished_run_holds_no_keys(small: tuple[Path, list[str]]) -> None:
+    from jaxdp.train._checkpoint import CheckpointFolder
+    from jaxdp.train._finished import _abstract_state
+    from jaxdp.train._problem import classifier, optimizer
+
+    like = _abstract_state(classifier("cnn", "tanh", 10, (28, 28, 1)), optimizer("sgd", 1.0, 0.9), private=True)
+    with CheckpointFolder(small[0] / "checkpoints") as checkpoints:
+        checkpoint, damaged = checkpoints.load(like)
+    assert checkpoint is not None
+    assert checkpoint.keys_are_erased
+    assert checkpoint.state.step == 24
+    assert damaged == []
+
+
+def test_a_finished_model_comes_back(small: tuple[Path, list[str]], tfds_dir: Path) -> None:
+    run = jaxdp.load_run(small[0])
+    test = data.load("mnist", tfds_dir)
+    probabilities = run.predict(test.test_images)
+    assert probabilities.shape == (128, 10)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    assert run.summary is not None
+    assert (probabilities.argmax(1) == test.test_labels).mean() == pytest.approx(run.summary["test_accuracy"])
+    np.testing.assert_allclose(run.predict(test.test_images[:3, ..., 0]), probabilities[:3], rtol=1e-5)
+    with pytest.raises(jaxdp.UsageError, match=r"the model takes uint8 \[n, 28, 28, 1\]"):
+        run.predict(np.zeros((2, 14, 14, 1), np.uint8))
+
+
+def test_predict_writes_csv_and_npy(small: tuple[Path, list[str]], tmp_path: Path, tfds_dir: Path) -> None:
+    images = data.load("mnist", tfds_dir).test_images[:5]
+    np.save(tmp_path / "images.npy", images)
+    arguments = ["predict", str(small[0]), "--data", str(tmp_path / "images.npy"), "--output"]
+    cli.main([*arguments, str(tmp_path / "out.csv")])
+    cli.main([*arguments, str(tmp_path / "out.npy")])
+    rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    probabilities = np.load(tmp_path / "out.npy")
+    assert [int(row["label"]) for row in rows] == probabilities.argmax(1).tolist()
+
+
+def test_predict_on_the_runs_own_test_set_prints_a_line_an_image(
+    small: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(["predict", str(small[0])])
+    assert len(capsys.readouterr().out.splitlines()) == 129
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--epochs", "15"], {"rdp": 0.94220, "pld": 0.85303, "classic": 1.17990}),
+        (["--epochs", "3"], {"rdp": 0.56317, "pld": 0.37027, "classic": 0.79035}),
+        (["--steps", "720"], {"rdp": 0.56317, "pld": 0.37027, "classic": 0.79035}),
+    ],
+)
+def test_epsilon_of_the_tutorials_runs(
+    arguments: list[str], expected: dict[str, float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["epsilon", "--examples", "60000", "--batch-size", "250", "--noise-multiplier", "1.3", "--delta", "1e-5"]
+    cli.main([*command, *arguments, "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert {name: round(value, 5) for name, value in printed["epsilon"].items()} == expected
+    event: Any = jaxdp.accounting.event_from_dict(printed["event"])
+    assert event.count == printed["steps"]
+    cli.main([*command, *arguments])
+    table = capsys.readouterr().out
+    assert all(f"{value:.5f}" in table for value in expected.values())
+    assert "add" in table
+
+
+def test_noise_for_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["noise", "--epsilon", "1", "--json"])
+    assert json.loads(capsys.readouterr().out)["noise_multiplier"]["rdp"] == pytest.approx(1.25394, abs=1e-5)
+
+
+@pytest.mark.parametrize("command", ["train", "predict", "epsilon", "noise"])
+def test_help_answers_with_defaults(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([command, "--help"])
+    assert exit_.value.code == 0
+    assert "default" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--batch-size", "0"], "--batch-size=0"),
+        (["--epochs", "-1"], "--epochs=-1"),
+        (["--lr", "0"], "--lr=0"),
+        (["--clip-norm", "0"], "--clip-norm=0"),
+        (["--noise-multiplier", "-1"], "--noise-multiplier=-1"),
+        (["--noise-mult", "0"], "epsilon would be infinite.*--no-dp"),
+        (["--noise-mult", "1", "--target-epsilon", "1"], "give one"),
+        (["--target-epsilon", "0"], "--target-epsilon=0"),
+        (["--delta", "0"], "delta=0"),
+        (["--delta", "1"], "delta=1"),
+        (["--delta", "0.01"], "not below 1/512"),
+        (["--momentum", "1"], "--momentum=1"),
+        (["--seed", "-1"], "--seed=-1"),
+        (["--batch-size", "513"], "--batch-size=513 exceeds the 512"),
+        (["--microbatch-size", "0"], "--microbatch-size=0"),
+        (["--dataset", "nosuchthing"], "not prepared.*prepared there: mnist"),
+        (["--device", "tpu"], "finds no such device"),
+        (["--output", "/proc/nowhere"], "can't be written"),
+        (["--resume", "/nowhere"], "holds no run"),
+        (["--resume"], "needs the folder"),
+    ],
+)
+def test_bad_input_is_one_line_with_the_fix_and_exit_code_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tfds_dir: Path, tmp_path: Path, monkeypatch
+) -> None:
+    import re
+
+    monkeypatch.chdir(tmp_path)
+    line = refused(["train", "--data-dir", str(tfds_dir), "--delta", "1e-3", *arguments], capsys)
+    assert re.search(message, line)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["epsilon", "--noise-multiplier", "0"], "epsilon is infinite"),
+        (["epsilon", "--noise-multiplier", "1", "--batch-size", "70000"], "exceeds num_examples"),
+        (["epsilon", "--noise-multiplier", "1", "--delta", "0.1"], "not below 1/60000"),
+        (["noise", "--epsilon", "-1"], "epsilon=-1"),
+        (["noise", "--epsilon", "1", "--epochs", "0"], "--epochs=0"),
+        (["predict", "/nowhere"], "holds no run"),
+    ],
+)
+def test_the_other_commands_refuse_likewise(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refused(arguments, capsys)
+
+
+def test_an_unknown_model_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["train", "--model", "transformer"])
+    assert exit_.value.code == 2
+    assert "cnn" in "".join(capsys.readouterr())
+
+
+def test_a_folder_with_a_run_is_not_written_over(
+    small: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, options = small
+    before = (folder / "metrics.jsonl").read_bytes()
+    assert "holds a run already" in refused([*options, "--output", str(folder)], capsys)
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_resuming_a_finished_run_shows_it_again(
+    small: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = small
+    before = (folder / "summary.json").read_bytes()
+    cli.main(["train", "--resume", str(folder)])
+    assert "test accuracy" in capsys.readouterr().out
+    assert (folder / "summary.json").read_bytes() == before
+
+
+def test_resuming_with_other_options_says_what_differs(
+    small: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(["train", "--resume", str(small[0]), "--epochs", "5", "--lr", "0.3"], capsys)
+    assert "--epochs: 3, 5" in line
+    assert "--lr: None, 0.3" in line
+
+
+def test_resuming_on_other_data_is_refused(
+    small: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    import jaxdp.train._train as train_module
+
+    real = train_module.datasets.load
+    changed = lambda *arguments: real(*arguments)._replace(train_labels=np.zeros(512, np.int32))  # noqa: E731
+    monkeypatch.setattr(train_module.datasets, "load", changed)
+    assert "let anyone subtract the noise" in refused(["train", "--resume", str(small[0])], capsys)
+
+
+@pytest.mark.parametrize("model", ["cnn", "mlp"])
+@pytest.mark.parametrize("arguments", [["--no-dp"], ["--opt", "adam", "--noise-multiplier", "2"]])
+def test_every_model_trains_with_and_without_privacy(
+    model: str, arguments: list[str], tfds_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["train", "--model", model, "--data-dir", str(tfds_dir), "--epochs", "2", "--batch-size", "64"]
+    cli.main([*command, "--delta", "1e-3", "--output", str(tmp_path / "run"), *arguments])
+    run = jaxdp.load_run(tmp_path / "run")
+    assert run.summary is not None
+    private = "--no-dp" not in arguments
+    assert (run.statement is not None) == private
+    assert (run.summary["epsilon"] is not None) == private
+    assert ("ε (RDP)" in capsys.readouterr().out) == private

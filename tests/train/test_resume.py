@@ -1,0 +1,143 @@
+"""A run that dies loses nothing: killed, damaged or interrupted, it resumes to the result of one that never stopped."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxdp
+from jaxdp import cli
+from jaxdp.train import _loop
+from jaxdp.train._folder import RunFolder
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
+EPOCHS = 12
+
+
+def options(epochs: int = EPOCHS) -> list[str]:
+    """A private run of 8 steps an epoch, with dropout, so that every kind of key matters."""
+    chosen = ["train", "--model", "mlp", "--data-dir", str(FIXTURES), "--epochs", str(epochs), "--batch-size", "64"]
+    return [*chosen, "--delta", "1e-3", "--seed", "7", "--opt", "adam"]
+
+
+def result(folder: Path) -> tuple[list[bytes], list[dict[str, Any]], dict[str, Any]]:
+    """What must be the same: the parameters' bits, the metrics but for times, the ledger and the epsilon."""
+    run = jaxdp.load_run(folder)
+    params = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(run.params)]
+    metrics = [{k: v for k, v in line.items() if k not in ("seconds", "steps_per_second")} for line in run.metrics]
+    return params, metrics, json.loads((folder / "statement.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    cli.main([*options(), "--output", str(folder)])
+    return result(folder)
+
+
+def interrupt_at_epoch(epoch: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start a run and break it off when it is about to record an epoch."""
+    record = RunFolder.add_metrics
+
+    def record_or_break_off(self: RunFolder, line: dict[str, Any]) -> None:
+        if line["epoch"] == epoch:
+            raise KeyboardInterrupt
+        record(self, line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "add_metrics", record_or_break_off)
+        with pytest.raises(SystemExit) as exit_:
+            cli.main([*options(), "--output", str(folder)])
+    assert exit_.value.code == 130
+
+
+def damage(checkpoint: Path) -> None:
+    """Flip a byte in the largest file of a checkpoint."""
+    victim = max((path for path in checkpoint.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    victim.write_bytes(content)
+
+
+def test_an_interrupted_run_resumes_to_the_same_result(tmp_path: Path, undisturbed: Any, monkeypatch) -> None:
+    interrupt_at_epoch(5, tmp_path / "run", monkeypatch)
+    assert jaxdp.load_run(tmp_path / "run").summary is None
+    cli.main(["train", "--resume", str(tmp_path / "run")])
+    assert result(tmp_path / "run") == undisturbed
+
+
+def test_resume_stands_for_the_output_folder_where_it_has_no_value(
+    tmp_path: Path, undisturbed: Any, monkeypatch
+) -> None:
+    interrupt_at_epoch(2, tmp_path / "run", monkeypatch)
+    cli.main([*options(), "--output", str(tmp_path / "run"), "--resume"])
+    assert result(tmp_path / "run") == undisturbed
+
+
+def test_checkpoints_within_an_epoch_resume_to_the_same_result(
+    tmp_path: Path, undisturbed: Any, monkeypatch
+) -> None:
+    monkeypatch.setattr(_loop, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    interrupt_at_epoch(3, tmp_path / "run", monkeypatch)
+    newest = max(int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert newest == 23  # the last step but one of epoch 3
+    cli.main(["train", "--resume", str(tmp_path / "run")])
+    assert result(tmp_path / "run") == undisturbed
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    tmp_path: Path, undisturbed: Any, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt_at_epoch(5, tmp_path / "run", monkeypatch)
+    damage(tmp_path / "run" / "checkpoints" / "32")
+    cli.main(["train", "--resume", str(tmp_path / "run")])
+    assert "is damaged" in capsys.readouterr().out
+    assert result(tmp_path / "run") == undisturbed
+
+
+def test_where_every_checkpoint_is_damaged_the_run_is_refused_and_left_as_it_is(
+    tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt_at_epoch(4, tmp_path / "run", monkeypatch)
+    for step in ("16", "24"):
+        damage(tmp_path / "run" / "checkpoints" / step)
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["train", "--resume", str(tmp_path / "run")])
+    assert exit_.value.code == 2
+    assert "none can be read" in capsys.readouterr().err
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_killed_at_random_moments_and_resumed_ends_bit_for_bit_as_one_never_killed(tmp_path: Path) -> None:
+    epochs = 40
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {**os.environ, "JAX_PLATFORMS": "cpu"}}
+    whole = subprocess.Popen(
+        [sys.executable, "-m", "jaxdp.cli", *options(epochs), "--output", str(tmp_path / "whole")], **quiet
+    )
+    killed, metrics = tmp_path / "killed", tmp_path / "killed" / "metrics.jsonl"
+    command = [*options(epochs), "--output", str(killed)]
+    for attempt in range(3):
+        process = subprocess.Popen([sys.executable, "-m", "jaxdp.cli", *command], **quiet)
+        lines_before = len(metrics.read_text().splitlines()) if metrics.exists() else 0
+        while process.poll() is None and (not metrics.exists() or len(metrics.read_text().splitlines()) <= lines_before):
+            time.sleep(0.01)
+        delay = random.SystemRandom().uniform(0, 1.0)
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        print(f"attempt {attempt}: killed {delay:.3f} s after an epoch, {len(metrics.read_text().splitlines())} epochs made")
+        command = ["train", "--resume", str(killed)]
+    assert not (killed / "summary.json").exists(), "the run ended before it was killed three times"
+    subprocess.run([sys.executable, "-m", "jaxdp.cli", *command], check=True, **quiet)
+    assert whole.wait() == 0
+    assert result(killed) == result(tmp_path / "whole")
