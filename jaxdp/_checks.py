@@ -9,17 +9,18 @@ import numbers
 from collections.abc import Collection
 from typing import Any
 
-import jax
 import numpy as np
+from jax.core import Tracer
 
 from ._errors import UsageError
 
 Real = float | np.floating | np.integer  # the numbers that are taken where a float is asked for (an int passes for one)
 Count = int | np.integer
 
+
 def real(name: str, value: Any, fix: str) -> float:
     """`value` as a `float`; refuses what is not one concrete real number (NaN, arrays, traced values, strings)."""
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         raise UsageError(f"{name} is traced by jax; it must be a plain number known before compilation: {fix}")
     if isinstance(value, bool) or not isinstance(value, (numbers.Real, np.floating, np.integer)):
         raise UsageError(f"{name}={value!r} is not a plain number but {type(value).__name__}: {fix}")

@@ -68,7 +68,9 @@ class DPSGD:
             object.__setattr__(self, name, value)
 
         settle("num_examples", _checks.count("num_examples", self.num_examples, "give the number of training examples"))
-        batch = _checks.positive("expected_batch_size", self.expected_batch_size, "give the mean number of examples a step")
+        batch = _checks.positive(
+            "expected_batch_size", self.expected_batch_size, "give the mean number of examples a step"
+        )
         settle("expected_batch_size", int(batch) if batch == int(batch) else batch)
         if batch > self.num_examples:
             raise UsageError(
@@ -80,7 +82,9 @@ class DPSGD:
         fix = "give the noise in units of the clip norm, such as 1.1"
         settle("noise_multiplier", _checks.non_negative("noise_multiplier", self.noise_multiplier, fix))
         if self.noise_multiplier > 0 and self.clip_norm == float("inf"):
-            raise UsageError("clip_norm=inf leaves the sensitivity unbounded, which no noise can hide: give a finite clip norm")
+            raise UsageError(
+                "clip_norm=inf leaves the sensitivity unbounded, which no noise can hide: give a finite clip norm"
+            )
         _checks.one_of("sampling", self.sampling, SAMPLINGS)
         _checks.one_of("adjacency", self.adjacency, ADJACENCIES)
         if self.microbatch_size is not None:
@@ -100,7 +104,9 @@ class DPSGD:
     def event_of(self, steps: int) -> "DpEvent":
         """The event of the first `steps` steps of the run; more than the run has is an error."""
         if steps > self.steps:
-            raise UsageError(f"steps={steps} exceeds the run's steps={self.steps}: describe a longer run with jaxdp.DPSGD")
+            raise UsageError(
+                f"steps={steps} exceeds the run's steps={self.steps}: describe a longer run with jaxdp.DPSGD"
+            )
         return accounting.poisson_event(
             noise_multiplier=self.noise_multiplier, sample_rate=self.sampling_rate, steps=steps
         )
@@ -137,7 +143,8 @@ class DPSGD:
 
         Args:
             key: scalar key, used for sampling and nothing else.
-            capacity: rows of a padded batch; 0 for as many as practically every draw fits. Larger draws come in a longer batch, never cut.
+            capacity: rows of a padded batch; 0 for as many as practically every draw fits. Larger draws come in a longer
+                batch, never cut.
 
         Returns:
             A `PoissonSampler`: `for indices, mask in run.sampler(key)`.
@@ -152,15 +159,11 @@ class DPSGD:
 
     def clipped_grad(self, loss_fn: Callable[..., Any], *, has_aux: bool = False) -> ClippedGrad:
         """`jaxdp.clipped_grad` with the run's clip norm and microbatch size."""
-        return clipped_grad(
-            loss_fn, clip_norm=self.clip_norm, has_aux=has_aux, microbatch_size=self.microbatch_size
-        )
+        return clipped_grad(loss_fn, clip_norm=self.clip_norm, has_aux=has_aux, microbatch_size=self.microbatch_size)
 
     def privatize(self, key: Key[Array, ""]) -> optax.GradientTransformationExtraArgs:
         """`jaxdp.privatize` with the run's noise multiplier and expected batch size."""
-        return privatize(
-            noise_multiplier=self.noise_multiplier, expected_batch_size=self.expected_batch_size, key=key
-        )
+        return privatize(noise_multiplier=self.noise_multiplier, expected_batch_size=self.expected_batch_size, key=key)
 
     def make_step(
         self, loss_fn: Callable[..., Any], optimizer: optax.GradientTransformation, *, has_aux: bool = False

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int32, Key
 
 from ._errors import UsageError
 from .clipping import check_batch, check_loss, check_params, example_keys
-from .transforms import in_float32, PrivatizeState
+from .transforms import PrivatizeState, in_float32
 
 if TYPE_CHECKING:
     from ._run import DPSGD
@@ -155,9 +155,7 @@ class PrivateStep:
         updates, opt_state = self._optimizer.update(means, opt_state, params)
         return (optax.apply_updates(params, updates), opt_state), metrics
 
-    def _clipped_sum(
-        self, params: Any, data: Any, shared: Any, draw: Any, loss_key: Any
-    ) -> tuple[Any, StepMetrics]:
+    def _clipped_sum(self, params: Any, data: Any, shared: Any, draw: Any, loss_key: Any) -> tuple[Any, StepMetrics]:
         """The sum of clipped gradients over a draw, and the means of what its losses returned."""
         rows = self.run.microbatch_size or usual_microbatch_size(self.run.expected_batch_size)
         rows = min(rows, self.run.num_examples)
@@ -165,10 +163,17 @@ class PrivateStep:
 
         def microbatch(start: Any) -> tuple[Any, Any]:
             chosen = jax.lax.dynamic_slice_in_dim(indices, start, rows)
-            mask = start + jnp.arange(rows, dtype=jnp.int32) < draw.count
+            mask = start + jnp.arange(rows, dtype=jnp.int32) < draw.size
             batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], data)
             keys = example_keys(loss_key, rows, start) if self._takes_rng else None
-            check_loss(self._grad_fn.loss_fn, self._grad_fn.has_aux, params, batch, shared, loss_key if self._takes_rng else None)
+            check_loss(
+                self._grad_fn.loss_fn,
+                self._grad_fn.has_aux,
+                params,
+                batch,
+                shared,
+                loss_key if self._takes_rng else None,
+            )
             grads, (losses, norms, aux) = self._grad_fn.sum_and_rows(params, batch, mask, keys, shared)
             clipped = mask & ~(norms <= self.run.clip_norm)
             return grads, jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))
@@ -176,12 +181,12 @@ class PrivateStep:
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(microbatch, jnp.int32(0)))
         grads, totals = jax.lax.fori_loop(
             0,
-            (draw.count + rows - 1) // rows,
+            (draw.size + rows - 1) // rows,
             lambda i, carry: jax.tree.map(jnp.add, carry, microbatch(i * rows)),
             nothing,
         )
-        loss, clipped, aux = jax.tree.map(lambda total: total / draw.count.astype(jnp.float32), totals)
-        return grads, StepMetrics(draw.count, loss, clipped, aux)
+        loss, clipped, aux = jax.tree.map(lambda total: total / draw.size.astype(jnp.float32), totals)
+        return grads, StepMetrics(draw.size, loss, clipped, aux)
 
 
 def usual_microbatch_size(expected_batch_size: float) -> int:

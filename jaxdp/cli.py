@@ -18,7 +18,7 @@ from rich.table import Table
 from . import accounting
 from ._errors import UsageError
 from ._run import DPSGD
-from .train import load_run, train, TrainOptions
+from .train import TrainOptions, load_run, train
 from .train._folder import RunFolder
 from .train._recipe import steps_per_epoch
 
@@ -168,7 +168,9 @@ def predict(options: PredictOptions) -> None:
         try:
             images = np.load(options.data)
         except (OSError, ValueError) as error:
-            raise UsageError(f"--data={options.data} can't be read as a .npy file ({error}): save it with numpy.save") from error
+            raise UsageError(
+                f"--data={options.data} can't be read as a .npy file ({error}): save it with numpy.save"
+            ) from error
     probabilities = run.predict(images)
     if options.output is not None and options.output.suffix == ".npy":
         np.save(options.output, probabilities)

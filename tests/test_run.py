@@ -130,7 +130,7 @@ def test_without_clipping_noise_and_sampling_it_is_full_batch_gradient_descent()
     run = a_run(expected_batch_size=60, clip_norm=math.inf, noise_multiplier=0.0, steps=5)
     step, optimizer = run.make_step(loss, optax.sgd(0.05)), optax.sgd(0.05)
     state, opt_state = step.init(params, jax.random.key(0)), optimizer.init(params)
-    mean_loss = lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, data))  # noqa: E731
+    mean_loss = lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, data))
     for _ in range(5):
         state, _ = step(state, data)
         updates, opt_state = optimizer.update(jax.grad(mean_loss)(params), opt_state, params)

@@ -1,5 +1,5 @@
 """The checker that executes jaxdp's annotations in the tests; an int passes for a float, as PEP 484 says."""
 
-from beartype import beartype, BeartypeConf
+from beartype import BeartypeConf, beartype
 
 checked = beartype(conf=BeartypeConf(is_pep484_tower=True))

@@ -52,7 +52,10 @@ def event_to_dict(event: "DpEvent") -> dict[str, Any]:
 
     def plain(value: Any) -> Any:
         if isinstance(value, DpEvent):
-            return {"type": type(value).__name__, **{name: plain(getattr(value, name)) for name in _fields(type(value))}}
+            return {
+                "type": type(value).__name__,
+                **{name: plain(getattr(value, name)) for name in _fields(type(value))},
+            }
         if isinstance(value, list | tuple):
             return [plain(item) for item in value]
         return value
@@ -75,7 +78,9 @@ def event_from_dict(description: dict[str, Any]) -> "DpEvent":
             return value
         kind = getattr(dp_event, str(value.get("type")), None)
         if not (isinstance(kind, type) and issubclass(kind, dp_event.DpEvent)):
-            raise UsageError(f"{value.get('type')!r} is not an event of dp-accounting: expected a name such as GaussianDpEvent")
+            raise UsageError(
+                f"{value.get('type')!r} is not an event of dp-accounting: expected a name such as GaussianDpEvent"
+            )
         if {"type", *_fields(kind)} != set(value):
             raise UsageError(f"{kind.__name__} needs the fields {_fields(kind)}; found {sorted(set(value) - {'type'})}")
         return kind(**{name: build(value[name]) for name in _fields(kind)})

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._errors import UsageError
-from ._epsilon import event_epsilon, Spent
+from ._epsilon import Spent, event_epsilon
 from ._events import event_from_dict, event_to_dict
 
 if TYPE_CHECKING:
@@ -60,5 +60,7 @@ class Ledger:
         try:
             entries = [(entry["label"], entry["event"]) for entry in description["entries"]]
         except (KeyError, TypeError) as error:
-            raise UsageError(f"not a ledger: expected entries with a label and an event, found {description!r}") from error
+            raise UsageError(
+                f"not a ledger: expected entries with a label and an event, found {description!r}"
+            ) from error
         return cls(tuple(LedgerEntry(label, event_from_dict(event)) for label, event in entries))

@@ -31,9 +31,9 @@ def statement(run: "DPSGD", *, delta: float, steps: int | None = None, notes: tu
     rate = run.sampling_rate
     return "\n\n".join(
         [
-            f"This training satisfies ({_rounded_up(rdp.epsilon)}, {delta:g})-differential privacy by the RDP accountant of Google's "
-            f"dp-accounting (optimal order {rdp.order:g}), and ({_rounded_up(pld.epsilon)}, {delta:g}) by its PLD accountant, which is "
-            "tighter. Both hold; either may be quoted.",
+            f"This training satisfies ({_rounded_up(rdp.epsilon)}, {delta:g})-differential privacy by the RDP accountant of "
+            f"Google's dp-accounting (optimal order {rdp.order:g}), and ({_rounded_up(pld.epsilon)}, {delta:g}) by its PLD "
+            "accountant, which is tighter. Both hold; either may be quoted.",
             f"Unit and adjacency: one training example; two data sets are neighbours if one is the other with one example "
             f"added or removed. The number of examples, {run.num_examples:,}, is treated as public.",
             f"Mechanism: {made:,} steps of DP-SGD. For each, every example entered the batch independently with probability "

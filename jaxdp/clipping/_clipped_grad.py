@@ -73,10 +73,10 @@ class ClippedGrad:
             return self.sum_and_rows(params, batch, mask, keys, shared)
 
         if self.microbatch_size is None or self.microbatch_size >= size:
-            grads, rows = at_once(batch, mask, 0)
+            grads, (losses, norms, aux) = at_once(batch, mask, 0)
         else:
-            grads, rows = in_microbatches(at_once, batch, mask, self.microbatch_size)
-        return ClippedGrads(grads, *rows, jnp.float32(self.clip_norm))
+            grads, (losses, norms, aux) = in_microbatches(at_once, batch, mask, self.microbatch_size)
+        return ClippedGrads(grads, losses, norms, aux, jnp.float32(self.clip_norm))
 
     def sum_and_rows(
         self, params: Any, batch: Any, mask: Bool[Array, " B"], keys: Any, shared: tuple[Any, ...]

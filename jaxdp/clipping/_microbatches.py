@@ -39,16 +39,18 @@ def in_microbatches(
     needed = (last_row + microbatch_size - 1) // microbatch_size
     padded = (batch, jnp.pad(mask, (0, missing)))
 
-    def slice_from(start: Any) -> Any:
-        return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, microbatch_size), padded)
+    def at(start: Any) -> tuple[Any, Any]:
+        rows_of = lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, microbatch_size)
+        batch, mask = jax.tree.map(rows_of, padded)
+        return one_microbatch(batch, mask, start)
 
     def add_slice(i: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         start = i * microbatch_size
-        total, rows = one_microbatch(*slice_from(start), start)
+        total, rows = at(start)
         write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
         return jax.tree.map(jnp.add, carry[0], total), jax.tree.map(write, carry[1], rows)
 
-    total, rows = jax.eval_shape(lambda start: one_microbatch(*slice_from(start), start), jnp.int32(0))
+    total, rows = jax.eval_shape(at, jnp.int32(0))
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), total)
     empty = jax.tree.map(lambda leaf: jnp.zeros((slices * microbatch_size, *leaf.shape[1:]), leaf.dtype), rows)
     total, rows = jax.lax.fori_loop(0, needed, add_slice, (nothing, empty))

@@ -43,7 +43,9 @@ def load_tfds(name: str, data_dir: Path | None = None) -> Dataset:
     if arrays is None:
         arrays = [array for split in splits for array in _decode(builder, split, image, label)]
         _write_cache(cached, arrays)
-    return Dataset(name, *arrays, builder.info.features[label].num_classes)
+    train_images, train_labels, test_images, test_labels = arrays
+    num_classes = builder.info.features[label].num_classes
+    return Dataset(name, train_images, train_labels, test_images, test_labels, num_classes)
 
 
 def _prepared_folder(name: str, root: Path) -> Path:
@@ -98,7 +100,9 @@ def _image_and_label(name: str, info: Any) -> tuple[str, str]:
         )
     shape = features[images[0]].shape
     if None in shape:
-        raise UsageError(f"dataset {name!r} has images of shape {shape}, of varying size: resize them to one size first")
+        raise UsageError(
+            f"dataset {name!r} has images of shape {shape}, of varying size: resize them to one size first"
+        )
     return images[0], labels[0]
 
 

@@ -32,9 +32,7 @@ class PatchConv(nn.Module):
         return gathered @ kernel + bias
 
 
-def patches(
-    x: Float[Array, "height width channels"], window: int, stride: int
-) -> Float[Array, "rows columns entries"]:
+def patches(x: Float[Array, "height width channels"], window: int, stride: int) -> Float[Array, "rows columns entries"]:
     """All windows of an image, each flattened to window · window · channels entries (in the order of strided blocks).
 
     Args:

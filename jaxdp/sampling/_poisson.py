@@ -24,10 +24,10 @@ from .._errors import UsageError
 
 
 class Draw(NamedTuple):
-    """One Poisson draw: `indices[:count]` are the examples drawn, in ascending order; the rest is padding (zeros)."""
+    """One Poisson draw: `indices[:size]` are the examples drawn, in ascending order; the rest is padding (zeros)."""
 
     indices: Int32[Array, " num_examples"]
-    count: Int32[Array, ""]
+    size: Int32[Array, ""]
 
 
 class PaddedBatch(NamedTuple):
@@ -106,7 +106,7 @@ class PoissonSampler:
             yield self._cut(queue.popleft())
 
     def _cut(self, draw: Draw) -> PaddedBatch:
-        count = int(draw.count)
+        count = int(draw.size)
         rows = self.capacity * max(1, math.ceil(count / self.capacity))
         padding = max(0, rows - self.num_examples)
         indices = jnp.pad(draw.indices, (0, padding))[:rows]

@@ -41,10 +41,11 @@ class CheckpointFolder:
         from orbax.checkpoint import v1 as ocp
 
         self._folder = folder.absolute()
-        newest = ocp.training.preservation_policies.LatestN(2)
+        path: Any = self._folder  # orbax takes any path, and declares its own
+        newest: Any = ocp.training.preservation_policies.LatestN(2)
         with _orbax():
             self._checkpointer = ocp.training.Checkpointer(
-                self._folder, preservation_policy=newest, cleanup_tmp_directories=True
+                path, preservation_policy=newest, cleanup_tmp_directories=True
             )
 
     def __enter__(self) -> "CheckpointFolder":
@@ -65,7 +66,7 @@ class CheckpointFolder:
         """The newest checkpoint that can be read, and a line for each newer one that couldn't.
 
         Args:
-            like: a state of the same structure, shapes and dtypes.
+            like: a state of the same structure, shapes and dtypes (its keys are read, of the rest only that).
 
         Returns:
             (None, []) where there is no checkpoint at all.
@@ -81,7 +82,9 @@ class CheckpointFolder:
                 reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
                 damaged.append(f"checkpoint {self._folder / str(step)} is damaged ({reason})")
         if damaged:
-            raise UsageError("; ".join(damaged) + ": none can be read, so the run can't go on; start it anew in another folder")
+            raise UsageError(
+                "; ".join(damaged) + ": none can be read, so the run can't go on; start it anew in another folder"
+            )
         return None, []
 
     def save_without_keys(self, checkpoint: Checkpoint) -> None:
@@ -95,7 +98,7 @@ class CheckpointFolder:
     def _load_step(self, step: int, like: TrainState) -> Checkpoint:
         abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), _arrays(like))
         with _orbax():
-            metadata = self._checkpointer.metadata(step).custom_metadata
+            metadata: Any = self._checkpointer.metadata(step).custom_metadata
             arrays = self._checkpointer.load(step, abstract)
         if not metadata or metadata.get("digest") != _digest(arrays):
             raise UsageError("its contents don't match their digest")
@@ -108,7 +111,10 @@ class CheckpointFolder:
 
 def _arrays(state: TrainState) -> dict[str, Any]:
     """What orbax stores: trees without empty branches, which it refuses; the optimizer's leaves by their position."""
-    arrays = {"params": state.params, "keys": {name: jax.random.key_data(key) for name, key in state.keys._asdict().items()}}
+    arrays = {
+        "params": state.params,
+        "keys": {name: jax.random.key_data(key) for name, key in state.keys._asdict().items()},
+    }
     opt_leaves = {f"{i:06d}": leaf for i, leaf in enumerate(jax.tree.leaves(state.opt_state))}
     return {**arrays, "opt_state": opt_leaves} if opt_leaves else arrays
 

@@ -89,7 +89,9 @@ def load_run(path: str | Path) -> FinishedRun:
     with CheckpointFolder(folder.checkpoints) as checkpoints:
         checkpoint, _ = checkpoints.load(like)
     if checkpoint is None:
-        raise UsageError(f"{folder.path} has no checkpoint yet: go on with the run by jaxdp train --resume {folder.path}")
+        raise UsageError(
+            f"{folder.path} has no checkpoint yet: go on with the run by jaxdp train --resume {folder.path}"
+        )
     finished = (folder.path / "summary.json").exists()
     statement = folder.path / "statement.txt"
     return FinishedRun(
@@ -106,10 +108,10 @@ def load_run(path: str | Path) -> FinishedRun:
 
 
 def _abstract_state(model: Any, optimize: Any, private: bool) -> Any:
-    """A state of the shapes that the run's checkpoints have."""
+    """A state of the structure, shapes and dtypes that the run's checkpoints have."""
     from .._step import RunKeys, TrainState
     from ..transforms import in_float32
 
-    params = model.init(jax.random.key(0))
     inner = in_float32(optimize) if private else optimize
-    return TrainState(params, inner.init(params), RunKeys.split_from(jax.random.key(1)), 0)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    return TrainState(params, jax.eval_shape(inner.init, params), RunKeys.split_from(jax.random.key(1)), 0)

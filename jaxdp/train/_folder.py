@@ -1,11 +1,11 @@
 """The folder of a run: what is in it, and how it is written so that a kill never leaves half a file.
 
-    config.json      options, run, data fingerprint, versions
-    metrics.jsonl    one line an epoch
-    statement.txt    the privacy of the run in plain English; statement.json for programs, with the ledger
-    summary.json     the last line of the metrics, and times
-    metrics.png      loss, accuracy and epsilon by epoch
-    checkpoints/     the newest checkpoint (two while training)
+config.json      options, run, data fingerprint, versions
+metrics.jsonl    one line an epoch
+statement.txt    the privacy of the run in plain English; statement.json for programs, with the ledger
+summary.json     the last line of the metrics, and times
+metrics.png      loss, accuracy and epsilon by epoch
+checkpoints/     the newest checkpoint (two while training)
 """
 
 import json

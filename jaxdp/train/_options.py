@@ -73,7 +73,9 @@ class TrainOptions:
             if getattr(self, name) is not None:
                 _checks.count(_flag(name), getattr(self, name), fix)
         if not 0 <= _checks.real("--momentum", self.momentum, "give a decay such as 0.9") < 1:
-            raise UsageError(f"--momentum={self.momentum} must lie between 0 and 1 (1 excluded): 0.9 is usual, 0 for none")
+            raise UsageError(
+                f"--momentum={self.momentum} must lie between 0 and 1 (1 excluded): 0.9 is usual, 0 for none"
+            )
         if self.seed is not None and not 0 <= self.seed < 2**32:
             raise UsageError(f"--seed={self.seed} must lie between 0 and 2^32 - 1")
         if self.dp:

@@ -16,7 +16,12 @@ class PlainStep:
     """`init`, and `many` steps of minibatch descent; every epoch visits the examples in a new random order."""
 
     def __init__(
-        self, loss_fn: Callable[..., Any], optimizer: optax.GradientTransformation, *, batch_size: int, steps_per_epoch: int
+        self,
+        loss_fn: Callable[..., Any],
+        optimizer: optax.GradientTransformation,
+        *,
+        batch_size: int,
+        steps_per_epoch: int,
     ) -> None:
         self._loss_fn = loss_fn
         self._optimizer = optimizer
@@ -24,7 +29,9 @@ class PlainStep:
         self._steps_per_epoch = steps_per_epoch
         self._takes_rng = "rng" in inspect.signature(loss_fn).parameters
         self._compiled = jax.jit(self._one_step, donate_argnums=(0, 1))
-        self._order = jax.jit(lambda key, epoch, n: jax.random.permutation(jax.random.fold_in(key, epoch), n), static_argnums=2)
+        self._order = jax.jit(
+            lambda key, epoch, n: jax.random.permutation(jax.random.fold_in(key, epoch), n), static_argnums=2
+        )
         self._epoch: tuple[int, Any] | None = None
 
     def init(self, params: Any, key: Key[Array, ""]) -> TrainState:
@@ -36,7 +43,9 @@ class PlainStep:
         """`num_steps` steps, dispatched one by one; the metrics are stacked [num_steps]."""
         params, opt_state, metrics = state.params, state.opt_state, []
         for step in range(state.step, state.step + num_steps):
-            order = self._order_of_epoch(state.keys.sampling, step // self._steps_per_epoch, len(jax.tree.leaves(data)[0]))
+            order = self._order_of_epoch(
+                state.keys.sampling, step // self._steps_per_epoch, len(jax.tree.leaves(data)[0])
+            )
             params, opt_state, metric = self._compiled(params, opt_state, state.keys.loss, jnp.int32(step), order, data)
             metrics.append(metric)
         stacked = metrics[0] if num_steps == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *metrics)

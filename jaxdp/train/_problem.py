@@ -33,8 +33,9 @@ def classifier(model: str, activation: str, num_classes: int, image_shape: tuple
     """The classifier named `model` for images of `image_shape`."""
     from ..models import MODELS
 
-    network = MODELS[model](num_classes=num_classes, activation=_ACTIVATIONS[activation])
+    network: Any = MODELS[model](num_classes=num_classes, activation=_ACTIVATIONS[activation])
 
+    @jax.jit
     def init(key: Key[Array, ""]) -> Any:
         return network.init(key, jnp.zeros(image_shape, jnp.uint8), train=False)["params"]
 
@@ -51,7 +52,7 @@ def classifier(model: str, activation: str, num_classes: int, image_shape: tuple
 
     @jax.jit
     def batch_probabilities(params: Any, images: Any) -> Float[Array, "n classes"]:
-        forward = lambda image: jax.nn.softmax(network.apply({"params": params}, image, train=False))  # noqa: E731
+        forward = lambda image: jax.nn.softmax(network.apply({"params": params}, image, train=False))
         return jax.vmap(forward)(images)
 
     def probabilities(params: Any, images: UInt8[np.ndarray, "n ..."]) -> Float[np.ndarray, "n classes"]:

@@ -59,7 +59,9 @@ def settle(options: TrainOptions, num_examples: int) -> Plan:
     recipe = RECIPES[options.model, options.dp]
     batch_size = options.batch_size or min(recipe.batch_size, num_examples)
     if batch_size > num_examples:
-        raise UsageError(f"--batch-size={batch_size} exceeds the {num_examples} training examples: give at most {num_examples}")
+        raise UsageError(
+            f"--batch-size={batch_size} exceeds the {num_examples} training examples: give at most {num_examples}"
+        )
     epochs = options.epochs or recipe.epochs
     per_epoch = steps_per_epoch(num_examples, batch_size)
     lr = options.lr or (recipe.sgd_lr if options.optimizer == "sgd" else recipe.adam_lr)

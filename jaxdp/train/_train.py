@@ -23,7 +23,7 @@ from ._plain_step import PlainStep
 from ._plots import plot_metrics
 from ._problem import Classifier, classifier, evaluate, optimizer
 from ._recipe import Plan, settle
-from ._report import progress_display, ProgressDisplay, status_line, summary_table
+from ._report import ProgressDisplay, progress_display, status_line, summary_table
 
 
 def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
@@ -85,7 +85,9 @@ class _Job:
             self.console.print(f"{line}: going on from the one before", highlight=False, soft_wrap=True)
         if start is None:
             if self.folder.metrics():
-                raise UsageError(f"{self.folder.checkpoints} has no checkpoint, though epochs were made: start the run anew")
+                raise UsageError(
+                    f"{self.folder.checkpoints} has no checkpoint, though epochs were made: start the run anew"
+                )
             start = Checkpoint(fresh, asdict(Totals()), Ledger())
             checkpoints.save(start)
         if start.keys_are_erased:
@@ -110,7 +112,7 @@ class _Job:
     ) -> tuple[Loop, TrainState]:
         state = start.state
         on_device = jax.device_put((self.data.train_images, self.data.train_labels))
-        with progress_display(self.console, self.plan.steps, state.step) as display:
+        with progress_display(self.console, self.plan.steps, start.state.step) as display:
             loop = Loop(
                 step=step,
                 data=on_device,
@@ -121,7 +123,7 @@ class _Job:
                     Checkpoint(state, asdict(totals), self._ledger(state.step))
                 ),
             )
-            for epoch, state, totals in loop.epochs(state, Totals(**start.totals)):
+            for epoch, state, totals in loop.epochs(start.state, Totals(**start.totals)):
                 record = self._record(loop, epoch, state.step, totals)
                 record["test_loss"], record["test_accuracy"] = evaluate(
                     model.probabilities(state.params, self.data.test_images), self.data.test_labels

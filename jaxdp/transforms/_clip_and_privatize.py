@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Key
 from .. import _checks
 from .._errors import UsageError
 from ..clipping import clip_and_sum
-from ._privatize import privatize, PrivatizeState
+from ._privatize import privatize
 
 
 def clip_and_privatize(
@@ -46,11 +46,13 @@ def clip_and_privatize(
     limit = _checks.clip_norm(clip_norm)
     inner = privatize(noise_multiplier=noise_multiplier, expected_batch_size=expected_batch_size, key=key)
     if math.isinf(limit) and noise_multiplier > 0:
-        raise UsageError("clip_norm=inf leaves the sensitivity unbounded, which no noise can hide: give a finite clip norm")
+        raise UsageError(
+            "clip_norm=inf leaves the sensitivity unbounded, which no noise can hide: give a finite clip norm"
+        )
 
     def update(
-        updates: Any, state: PrivatizeState, params: Any = None, *, mask: Bool[Array, " B"] | None = None, **extra: Any
-    ) -> tuple[Any, PrivatizeState]:
+        updates: Any, state: Any, params: Any = None, *, mask: Bool[Array, " B"] | None = None, **extra: Any
+    ) -> tuple[Any, Any]:
         del extra
         size = _check_batch_of_gradients(updates, params)
         rows = jnp.ones(size, jnp.bool_) if mask is None else mask

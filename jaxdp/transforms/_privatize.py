@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.core import Tracer
 from jaxtyping import Array, Int32, Key
 
 from .. import _checks
@@ -18,7 +19,7 @@ class PrivatizeState(NamedTuple):
     """The key of the noise, and how many updates have been made: the noise of an update is a function of both."""
 
     key: Key[Array, ""]
-    count: Int32[Array, ""]
+    step: Int32[Array, ""]
 
 
 def privatize(
@@ -61,8 +62,12 @@ def privatize(
     References:
         Abadi et al., "Deep Learning with Differential Privacy", arXiv 1607.00133, algorithm 1.
     """
-    sigma = _checks.non_negative("noise_multiplier", noise_multiplier, "give the noise in units of the clip norm, as 1.1")
-    divisor = _checks.positive("expected_batch_size", expected_batch_size, "give sampling rate times number of examples")
+    sigma = _checks.non_negative(
+        "noise_multiplier", noise_multiplier, "give the noise in units of the clip norm, as 1.1"
+    )
+    divisor = _checks.positive(
+        "expected_batch_size", expected_batch_size, "give sampling rate times number of examples"
+    )
     _check_key(key)
 
     def init(params: Any) -> PrivatizeState:
@@ -70,16 +75,16 @@ def privatize(
         return PrivatizeState(key, jnp.zeros((), jnp.int32))
 
     def update(
-        updates: Any, state: PrivatizeState, params: Any = None, *, sensitivity: Any = None, **extra: Any
+        updates: Any, state: Any, params: Any = None, *, sensitivity: Any = None, **extra: Any
     ) -> tuple[Any, PrivatizeState]:
         del params, extra
         scale = _noise_scale(sigma, sensitivity)
         sums = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), updates)
         if scale is not None:
-            noise = tree_normal(jax.random.fold_in(state.key, state.count), sums)
+            noise = tree_normal(jax.random.fold_in(state.key, state.step), sums)
             sums = jax.tree.map(lambda total, normal: total + scale * normal, sums, noise)
         means = jax.tree.map(lambda total: total / jnp.float32(divisor), sums)
-        return means, PrivatizeState(state.key, state.count + 1)
+        return means, PrivatizeState(state.key, state.step + 1)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -95,7 +100,7 @@ def _noise_scale(sigma: float, sensitivity: Any) -> Any:
         raise UsageError(f"privatize: sensitivity has shape {jnp.shape(sensitivity)}; it must be a scalar")
     if sigma == 0:
         return None
-    if not isinstance(sensitivity, jax.core.Tracer):
+    if not isinstance(sensitivity, Tracer):
         known = float(np.asarray(sensitivity))
         if not 0 < known < math.inf:
             raise UsageError(

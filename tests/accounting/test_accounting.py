@@ -43,9 +43,7 @@ def test_epsilon_is_that_of_the_hand_built_event(batch: int, sigma: float, steps
     )
     for name, accountant in (("rdp", RdpAccountant()), ("pld", PLDAccountant())):
         theirs = accountant.compose(event).get_epsilon(1e-5)
-        ours = accounting.epsilon(
-            noise_multiplier=sigma, sample_rate=rate, steps=steps, delta=1e-5, accountant=name
-        )
+        ours = accounting.epsilon(noise_multiplier=sigma, sample_rate=rate, steps=steps, delta=1e-5, accountant=name)
         assert ours == pytest.approx(theirs, abs=1e-12)
         assert run.epsilon(delta=1e-5, accountant=name) == ours
     assert run.event == event
@@ -89,7 +87,6 @@ def test_a_step_not_made_is_not_charged() -> None:
         {"sample_rate": 0.0},
         {"sample_rate": 1.1},
         {"steps": -1},
-        
         {"delta": 0.0},
         {"delta": 1.0},
         {"accountant": "moments"},
@@ -98,7 +95,6 @@ def test_a_step_not_made_is_not_charged() -> None:
 def test_epsilon_refuses_what_is_out_of_range(arguments: dict[str, Any]) -> None:
     usual = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 10, "delta": 1e-5}
     with pytest.raises(jaxdp.UsageError):
-        poisson_event(**{key: {**usual, **arguments}[key] for key in ("noise_multiplier", "sample_rate", "steps")})
         accounting.epsilon(**{**usual, **arguments})
 
 
@@ -120,9 +116,7 @@ def test_what_is_not_a_ledger_is_refused(description: dict[str, Any]) -> None:
 
 
 def test_the_statement_names_what_a_reader_needs() -> None:
-    run = jaxdp.DPSGD(
-        num_examples=60_000, expected_batch_size=250, steps=3600, clip_norm=1.5, noise_multiplier=1.3
-    )
+    run = jaxdp.DPSGD(num_examples=60_000, expected_batch_size=250, steps=3600, clip_norm=1.5, noise_multiplier=1.3)
     text = run.statement(delta=1e-5)
     for part in (
         "(0.9423, 1e-05)",  # rounded up, never down

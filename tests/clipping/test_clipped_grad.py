@@ -27,7 +27,7 @@ def loss(params: Any, example: Any) -> jax.Array:
 
 def problem(seed: int, size: int, inputs: int, outputs: int, dtype: Any) -> tuple[Any, Any]:
     rng = np.random.default_rng(seed)
-    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype)  # noqa: E731
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), dtype)
     params = {"w": draw(outputs, inputs), "b": draw(outputs), "s": draw()}
     return params, (draw(size, inputs), draw(size, outputs))
 
@@ -48,7 +48,7 @@ def loop(loss_fn: Callable[..., Any], params: Any, batch: Any, mask: Any, clip_n
     total = jax.tree.map(lambda leaf: np.zeros(leaf.shape), params)
     norms = []
     for i in range(len(mask)):
-        grad = one_gradient(params, jax.tree.map(lambda leaf: leaf[i], batch))
+        grad = one_gradient(params, jax.tree.map(lambda leaf, i=i: leaf[i], batch))
         grad = jax.tree.map(lambda leaf: np.asarray(leaf.astype(jnp.float32), np.float64), grad)
         norm = math.sqrt(sum(float(np.square(leaf).sum()) for leaf in jax.tree.leaves(grad)))
         norms.append(norm if mask[i] else 0.0)
@@ -222,7 +222,9 @@ def test_per_example_grads_are_the_unclipped_gradients() -> None:
         (lambda: jaxdp.clipped_grad(lambda w, x: w, clip_norm=1.0)(jnp.float32(1), jnp.float32(1)), "is a scalar"),
         (lambda: jaxdp.clipped_grad(lambda w, x: w, clip_norm=1.0)(jnp.float32(1), jnp.ones((0, 2))), "0 rows"),
         (
-            lambda: jaxdp.clipped_grad(lambda w, x: w, clip_norm=1.0)(jnp.float32(1), jnp.ones(2), mask=jnp.ones(3, bool)),
+            lambda: jaxdp.clipped_grad(lambda w, x: w, clip_norm=1.0)(
+                jnp.float32(1), jnp.ones(2), mask=jnp.ones(3, bool)
+            ),
             "must be bool",
         ),
         (

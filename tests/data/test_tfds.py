@@ -19,7 +19,10 @@ def test_a_prepared_data_set_is_read_as_it_was_stored(tfds_dir: Path) -> None:
     assert small.test_images.shape == (128, 28, 28, 1)
     assert small.num_classes == 10
     stored = {image.tobytes(): label for image, label in zip(mnist.train_images, mnist.train_labels, strict=True)}
-    known = [stored.get(image.tobytes()) == label for image, label in zip(small.train_images, small.train_labels, strict=True)]
+    known = [
+        stored.get(image.tobytes()) == label
+        for image, label in zip(small.train_images, small.train_labels, strict=True)
+    ]
     assert np.mean(known) == 1
     assert "tensorflow" not in sys.modules
 
@@ -52,7 +55,9 @@ def test_changed_files_are_not_taken_from_the_cache(tfds_dir: Path, tmp_path: Pa
 
 
 def test_what_is_not_prepared_is_named_with_the_command_that_prepares_it(tfds_dir: Path) -> None:
-    with pytest.raises(jaxdp.UsageError, match=r"'cifar10' is not prepared.*there: mnist.*\[prepare\].*download_and_prepare"):
+    with pytest.raises(
+        jaxdp.UsageError, match=r"'cifar10' is not prepared.*there: mnist.*\[prepare\].*download_and_prepare"
+    ):
         data.load("cifar10", tfds_dir)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import scipy.stats
 
 from jaxdp.noise import key_from_entropy, standard_normal, tree_normal
-from jaxdp.noise._gaussian import _radius, _unit_vector, LARGEST_NORMAL
+from jaxdp.noise._gaussian import LARGEST_NORMAL, _radius, _unit_vector
 
 FALSE_ALARM = 1e-4
 

@@ -235,7 +235,7 @@ def test_resuming_on_other_data_is_refused(
     import jaxdp.train._train as train_module
 
     real = train_module.datasets.load
-    changed = lambda *arguments: real(*arguments)._replace(train_labels=np.zeros(512, np.int32))  # noqa: E731
+    changed = lambda *arguments: real(*arguments)._replace(train_labels=np.zeros(512, np.int32))
     monkeypatch.setattr(train_module.datasets, "load", changed)
     assert "let anyone subtract the noise" in refused(["train", "--resume", str(small[0])], capsys)
 

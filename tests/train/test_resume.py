@@ -20,12 +20,12 @@ from jaxdp.train import _loop
 from jaxdp.train._folder import RunFolder
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
-EPOCHS = 12
+EPOCHS = 6
 
 
-def options(epochs: int = EPOCHS) -> list[str]:
-    """A private run of 8 steps an epoch, with dropout, so that every kind of key matters."""
-    chosen = ["train", "--model", "mlp", "--data-dir", str(FIXTURES), "--epochs", str(epochs), "--batch-size", "64"]
+def options(epochs: int = EPOCHS, model: str = "cnn") -> list[str]:
+    """A private run of 8 steps an epoch."""
+    chosen = ["train", "--model", model, "--data-dir", str(FIXTURES), "--epochs", str(epochs), "--batch-size", "64"]
     return [*chosen, "--delta", "1e-3", "--seed", "7", "--opt", "adam"]
 
 
@@ -83,9 +83,7 @@ def test_resume_stands_for_the_output_folder_where_it_has_no_value(
     assert result(tmp_path / "run") == undisturbed
 
 
-def test_checkpoints_within_an_epoch_resume_to_the_same_result(
-    tmp_path: Path, undisturbed: Any, monkeypatch
-) -> None:
+def test_checkpoints_within_an_epoch_resume_to_the_same_result(tmp_path: Path, undisturbed: Any, monkeypatch) -> None:
     monkeypatch.setattr(_loop, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     interrupt_at_epoch(3, tmp_path / "run", monkeypatch)
     newest = max(int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir())
@@ -119,23 +117,27 @@ def test_where_every_checkpoint_is_damaged_the_run_is_refused_and_left_as_it_is(
 
 
 def test_a_run_killed_at_random_moments_and_resumed_ends_bit_for_bit_as_one_never_killed(tmp_path: Path) -> None:
-    epochs = 40
+    epochs, model = 16, "mlp"  # with dropout, so that every kind of key matters
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {**os.environ, "JAX_PLATFORMS": "cpu"}}
     whole = subprocess.Popen(
-        [sys.executable, "-m", "jaxdp.cli", *options(epochs), "--output", str(tmp_path / "whole")], **quiet
+        [sys.executable, "-m", "jaxdp.cli", *options(epochs, model), "--output", str(tmp_path / "whole")], **quiet
     )
     killed, metrics = tmp_path / "killed", tmp_path / "killed" / "metrics.jsonl"
-    command = [*options(epochs), "--output", str(killed)]
+    command = [*options(epochs, model), "--output", str(killed)]
     for attempt in range(3):
         process = subprocess.Popen([sys.executable, "-m", "jaxdp.cli", *command], **quiet)
         lines_before = len(metrics.read_text().splitlines()) if metrics.exists() else 0
-        while process.poll() is None and (not metrics.exists() or len(metrics.read_text().splitlines()) <= lines_before):
+        while process.poll() is None and (
+            not metrics.exists() or len(metrics.read_text().splitlines()) <= lines_before
+        ):
             time.sleep(0.01)
         delay = random.SystemRandom().uniform(0, 1.0)
         time.sleep(delay)
         process.send_signal(signal.SIGKILL)
         process.wait()
-        print(f"attempt {attempt}: killed {delay:.3f} s after an epoch, {len(metrics.read_text().splitlines())} epochs made")
+        print(
+            f"attempt {attempt}: killed {delay:.3f} s after an epoch, {len(metrics.read_text().splitlines())} epochs made"
+        )
         command = ["train", "--resume", str(killed)]
     assert not (killed / "summary.json").exists(), "the run ended before it was killed three times"
     subprocess.run([sys.executable, "-m", "jaxdp.cli", *command], check=True, **quiet)

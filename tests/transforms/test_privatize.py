@@ -65,7 +65,7 @@ def test_the_noise_is_float32_for_a_bfloat16_sum() -> None:
 
 def test_without_clipping_and_noise_it_is_exactly_sgd_on_the_sum_over_the_expected_batch() -> None:
     params = {"w": jnp.arange(6.0).reshape(2, 3), "b": jnp.ones(2)}
-    loss = lambda p, x: jnp.sum(jnp.square(p["w"] @ x + p["b"]))  # noqa: E731
+    loss = lambda p, x: jnp.sum(jnp.square(p["w"] @ x + p["b"]))
     batch = jax.random.normal(key(), (5, 3))
     out = jaxdp.clipped_grad(loss, clip_norm=math.inf)(params, batch)
     private = jaxdp.dp_sgd(0.3, momentum=0.9, noise_multiplier=0.0, expected_batch_size=7, key=key())
@@ -80,7 +80,7 @@ def test_without_clipping_and_noise_it_is_exactly_sgd_on_the_sum_over_the_expect
 
 def test_the_divisor_is_the_expected_batch_whatever_was_drawn() -> None:
     tx = jaxdp.privatize(noise_multiplier=0.0, expected_batch_size=10, key=key())
-    loss = lambda w, x: w * x  # noqa: E731
+    loss = lambda w, x: w * x
     for drawn in (1, 4):
         out = jaxdp.clipped_grad(loss, clip_norm=1.0)(jnp.float32(0), jnp.full(4, 0.5), mask=jnp.arange(4) < drawn)
         mean, _ = tx.update(out.grads, tx.init(out.grads), sensitivity=out.sensitivity)
