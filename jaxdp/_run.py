@@ -48,7 +48,7 @@ class DPSGD:
     Example:
         >>> run = DPSGD(num_examples=60_000, expected_batch_size=256, steps=3600, clip_norm=1.0, noise_multiplier=1.1)
         >>> print(f"{run.epsilon(delta=1e-5):.3f}")
-        1.271
+        1.294
 
     References:
         Abadi et al., "Deep Learning with Differential Privacy", arXiv 1607.00133.

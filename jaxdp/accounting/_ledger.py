@@ -27,7 +27,7 @@ class Ledger:
         >>> from jaxdp.accounting import Ledger, poisson_event
         >>> ledger = Ledger().add(poisson_event(noise_multiplier=1.1, sample_rate=0.01, steps=100), "100 steps of DP-SGD")
         >>> print(f"{ledger.epsilon(delta=1e-5).epsilon:.3f}")
-        0.775
+        0.956
     """
 
     entries: tuple[LedgerEntry, ...] = ()

@@ -7,7 +7,7 @@ slices side by side, and one matrix product does the rest.
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 
 class PatchConv(nn.Module):
@@ -27,9 +27,14 @@ class PatchConv(nn.Module):
     def __call__(self, x: Float[Array, "height width channels"]) -> Float[Array, "rows columns features"]:
         """Convolve one image."""
         gathered = patches(x, self.window, self.stride)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), (gathered.shape[-1], self.features))
+        kernel = self.param("kernel", self._init_kernel, x.shape[-1])
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
         return gathered @ kernel + bias
+
+    def _init_kernel(self, key: Key[Array, ""], channels: int) -> Float[Array, "entries features"]:
+        """Glorot's initialisation (as in the tutorials) for the convolution that this is, as a matrix."""
+        kernel = nn.initializers.glorot_normal()(key, (self.window, self.window, channels, self.features))
+        return kernel.reshape(-1, self.features)
 
 
 def patches(x: Float[Array, "height width channels"], window: int, stride: int) -> Float[Array, "rows columns entries"]:

@@ -147,16 +147,11 @@ class _Job:
             "train_loss": totals.mean("loss"),
             "train_accuracy": totals.mean("correct"),
             "clipped": totals.mean("clipped") if run else None,
-            "epsilon": self._epsilon_so_far(epoch, made) if run else None,
+            "epsilon": run.epsilon(delta=self.options.delta, steps=made) if run else None,
             "delta": self.options.delta if run else None,
             "steps_per_second": loop.steps_per_second,
             "seconds": time.perf_counter() - self.started,
         }
-
-    def _epsilon_so_far(self, epoch: int, made: int) -> float:
-        """RDP epsilon after `made` steps."""
-        assert self.plan.run is not None
-        return self.plan.run.epsilon(delta=self.options.delta, steps=made)
 
     def _ledger(self, steps: int) -> Ledger:
         run = self.plan.run
@@ -177,7 +172,7 @@ class _Job:
             "batch_size": self.plan.batch_size,
             "steps": self.plan.steps,
             "epochs": self.plan.epochs,
-            "device": f"{self.device.device_kind} ({self.device.platform})",
+            "device": " ".join(dict.fromkeys((self.device.platform, self.device.device_kind))),
             "first_step_seconds": loop.first_step_seconds,
             "milliseconds_per_step": loop.milliseconds_per_step,
             "seconds": time.perf_counter() - self.started,

@@ -40,8 +40,8 @@ def clip_and_privatize(
         >>> params = jnp.zeros(2)
         >>> per_example = jnp.array([[0.0, 0.5], [3.0, 4.0]])
         >>> updates, state = tx.update(per_example, tx.init(params), params)
-        >>> print(updates.round(3))
-        [0.3  0.65]
+        >>> print(f"{updates[0]:.3f} {updates[1]:.3f}")
+        0.300 0.650
     """
     limit = _checks.clip_norm(clip_norm)
     inner = privatize(noise_multiplier=noise_multiplier, expected_batch_size=expected_batch_size, key=key)

@@ -189,6 +189,15 @@ def test_shared_arguments_reach_every_example_and_aux_comes_back_for_each() -> N
         np.testing.assert_array_equal(out.aux["twice"], [2.0, 4.0, 6.0])
 
 
+def test_a_weight_used_twice_has_the_norm_of_its_whole_gradient() -> None:
+    # The two uses' gradients point the same way: adding their squared norms would give 1.41 and pass a sum of norm 2.
+    out = jaxdp.clipped_grad(lambda w, x: jnp.vdot(w, x) + jnp.vdot(w, x), clip_norm=1.0)(
+        jnp.zeros(2), jnp.array([[1.0, 0.0]])
+    )
+    assert float(out.norms[0]) == pytest.approx(2.0)
+    assert norm_of(out.grads) == pytest.approx(1.0, rel=1e-5)
+
+
 def test_augmentations_averaged_in_the_loss_count_as_one_example() -> None:
     views = jnp.array([[3.0, -1.0], [10.0, 10.0]])  # two examples, two views each
     out = jaxdp.clipped_grad(lambda w, x: jnp.mean(w * x), clip_norm=4.0)(jnp.float32(1), views)

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,8 +61,17 @@ def interrupt_at_epoch(epoch: int, folder: Path, monkeypatch: pytest.MonkeyPatch
     assert exit_.value.code == 130
 
 
-def damage(checkpoint: Path) -> None:
-    """Flip a byte in the largest file of a checkpoint."""
+def damage(checkpoint: Path, how: str = "a flipped byte") -> None:
+    """Damage a checkpoint: its largest file, or all of it."""
+    if how == "an empty folder":
+        shutil.rmtree(checkpoint)
+        checkpoint.mkdir()
+        return
+    if how == "empty files":
+        for path in checkpoint.rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"")
+        return
     victim = max((path for path in checkpoint.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -92,11 +102,12 @@ def test_checkpoints_within_an_epoch_resume_to_the_same_result(tmp_path: Path, u
     assert result(tmp_path / "run") == undisturbed
 
 
+@pytest.mark.parametrize("how", ["a flipped byte", "empty files", "an empty folder"])
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
-    tmp_path: Path, undisturbed: Any, monkeypatch, capsys: pytest.CaptureFixture[str]
+    how: str, tmp_path: Path, undisturbed: Any, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     interrupt_at_epoch(5, tmp_path / "run", monkeypatch)
-    damage(tmp_path / "run" / "checkpoints" / "32")
+    damage(tmp_path / "run" / "checkpoints" / "32", how)
     cli.main(["train", "--resume", str(tmp_path / "run")])
     assert "is damaged" in capsys.readouterr().out
     assert result(tmp_path / "run") == undisturbed
