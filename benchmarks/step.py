@@ -131,7 +131,9 @@ def _report(options: Options, variants: list[Variant]) -> None:
     }
     folder = options.results / device.device_kind.replace(" ", "-")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"step-{options.model}-{options.batch_size}.json").write_text(json.dumps(about | {"rows": rows}, indent=2))
+    (folder / f"step-{options.model}-{options.batch_size}.json").write_text(
+        json.dumps(about | {"rows": rows}, indent=2)
+    )
 
 
 if __name__ == "__main__":

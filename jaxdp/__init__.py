@@ -14,30 +14,16 @@ the accountant assumes, and an epsilon that is true of the run come out.
 from . import accounting as accounting, data as data
 from ._errors import UsageError as UsageError
 from ._run import DPSGD as DPSGD
-from ._step import PrivateStep as PrivateStep
-from ._step import StepMetrics as StepMetrics
-from ._step import TrainState as TrainState
-from .clipping import ClippedGrads as ClippedGrads
-from .clipping import clipped_grad as clipped_grad
-from .clipping import per_example_grads as per_example_grads
+from ._step import PrivateStep as PrivateStep, StepMetrics as StepMetrics, TrainState as TrainState
+from .clipping import ClippedGrads as ClippedGrads, clipped_grad as clipped_grad, per_example_grads as per_example_grads
 from .noise import key_from_entropy as key_from_entropy
 from .sampling import PoissonSampler as PoissonSampler
 from .train import load_run as load_run
 from .transforms import (
     PrivatizeState as PrivatizeState,
-)
-from .transforms import (
     clip_and_privatize as clip_and_privatize,
-)
-from .transforms import (
     dp_adam as dp_adam,
-)
-from .transforms import (
     dp_sgd as dp_sgd,
-)
-from .transforms import (
     in_float32 as in_float32,
-)
-from .transforms import (
     privatize as privatize,
 )

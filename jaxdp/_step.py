@@ -192,5 +192,5 @@ class PrivateStep:
 def usual_microbatch_size(expected_batch_size: float) -> int:
     """Rows to process at once where the user doesn't say: what fits a CPU's caches, or a quarter of an accelerator's batch."""
     if jax.default_backend() == "cpu":
-        return 64
+        return 32
     return min(1024, max(64, int(-(-expected_batch_size // 4))))

@@ -6,13 +6,7 @@ plain English. dp-accounting takes seconds to import and is imported where it is
 """
 
 from ._calibration import noise_multiplier as noise_multiplier
-from ._epsilon import ACCOUNTANTS as ACCOUNTANTS
-from ._epsilon import Spent as Spent
-from ._epsilon import epsilon as epsilon
-from ._epsilon import event_epsilon as event_epsilon
-from ._events import event_from_dict as event_from_dict
-from ._events import event_to_dict as event_to_dict
-from ._events import poisson_event as poisson_event
-from ._ledger import Ledger as Ledger
-from ._ledger import LedgerEntry as LedgerEntry
+from ._epsilon import ACCOUNTANTS as ACCOUNTANTS, Spent as Spent, epsilon as epsilon, event_epsilon as event_epsilon
+from ._events import event_from_dict as event_from_dict, event_to_dict as event_to_dict, poisson_event as poisson_event
+from ._ledger import Ledger as Ledger, LedgerEntry as LedgerEntry
 from ._statement import statement as statement

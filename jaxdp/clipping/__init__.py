@@ -5,21 +5,12 @@ norms and adds them up clipped, and `_microbatches` walks a batch in pieces to b
 oracle against which every faster one is tested.
 """
 
-from ._clip import ClippedSum as ClippedSum
-from ._clip import clip_and_sum as clip_and_sum
-from ._clipped_grad import ClippedGrad as ClippedGrad
-from ._clipped_grad import ClippedGrads as ClippedGrads
-from ._clipped_grad import clipped_grad as clipped_grad
+from ._clip import ClippedSum as ClippedSum, clip_and_sum as clip_and_sum
+from ._clipped_grad import ClippedGrad as ClippedGrad, ClippedGrads as ClippedGrads, clipped_grad as clipped_grad
 from ._inputs import (
     check_batch as check_batch,
-)
-from ._inputs import (
     check_loss as check_loss,
-)
-from ._inputs import (
     check_params as check_params,
-)
-from ._inputs import (
     example_keys as example_keys,
 )
 from ._per_example import per_example_grads as per_example_grads

@@ -45,9 +45,10 @@ def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clip_norm: float) -> Clipp
     factors = jnp.where(usable, _clip_factors(norms, clip_norm, relative_error_bound(grads)), 0)
 
     def add_up(leaf: Float[Array, "B ..."]) -> Float[Array, "..."]:
-        rows = leaf.reshape(leaf.shape[0], -1)
-        clipped = jnp.where(usable[:, None], rows * factors[:, None], 0)
-        return jnp.sum(clipped, axis=0).reshape(leaf.shape[1:])
+        rows = jnp.where(usable[:, None], leaf.reshape(leaf.shape[0], -1), 0)
+        # As a product, not as a sum of scaled rows, which XLA's CPU compiler fuses with the norms and makes 5 times slower;
+        # at the highest precision, since TF32 would round the clipped gradients up or down.
+        return jnp.matmul(factors, rows, precision=jax.lax.Precision.HIGHEST).reshape(leaf.shape[1:])
 
     return ClippedSum(jax.tree.map(add_up, grads), jnp.where(mask, norms, 0))
 

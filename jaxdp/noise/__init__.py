@@ -4,6 +4,5 @@
 one array for each leaf, each with its own key. `key_from_entropy` makes a key from the operating system's entropy.
 """
 
-from ._gaussian import standard_normal as standard_normal
-from ._gaussian import tree_normal as tree_normal
+from ._gaussian import standard_normal as standard_normal, tree_normal as tree_normal
 from ._keys import key_from_entropy as key_from_entropy

@@ -4,6 +4,4 @@ An accountant assumes one way of drawing batches; these samplers draw exactly th
 example on its own with the sampling rate, so that the size of a batch varies; shapes stay static by padding with a mask.
 """
 
-from ._poisson import Draw as Draw
-from ._poisson import PaddedBatch as PaddedBatch
-from ._poisson import PoissonSampler as PoissonSampler
+from ._poisson import Draw as Draw, PaddedBatch as PaddedBatch, PoissonSampler as PoissonSampler

@@ -5,7 +5,6 @@ a data set and a model, `_loop` runs epochs, `_checkpoint` and `_folder` keep wh
 `_plots` show what came out, and `load_run` brings a finished model back.
 """
 
-from ._finished import FinishedRun as FinishedRun
-from ._finished import load_run as load_run
+from ._finished import FinishedRun as FinishedRun, load_run as load_run
 from ._options import TrainOptions as TrainOptions
 from ._train import train as train

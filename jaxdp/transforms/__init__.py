@@ -6,7 +6,5 @@ gradients. `dp_sgd` and `dp_adam` chain the first with the optimizer of that nam
 
 from ._clip_and_privatize import clip_and_privatize as clip_and_privatize
 from ._float32 import in_float32 as in_float32
-from ._optimizers import dp_adam as dp_adam
-from ._optimizers import dp_sgd as dp_sgd
-from ._privatize import PrivatizeState as PrivatizeState
-from ._privatize import privatize as privatize
+from ._optimizers import dp_adam as dp_adam, dp_sgd as dp_sgd
+from ._privatize import PrivatizeState as PrivatizeState, privatize as privatize
