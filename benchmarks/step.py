@@ -7,7 +7,9 @@ All variants run interleaved in one process, on MNIST and in the loop that train
 end. Prints a table, and writes it with the hardware, the versions and the command to benchmarks/results/DEVICE/.
 """
 
+import importlib.metadata
 import json
+import os
 import platform
 import statistics
 import sys
@@ -18,7 +20,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import jaxlib
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -126,8 +127,9 @@ def _report(options: Options, variants: list[Variant]) -> None:
     about = {
         "command": " ".join(["python", *sys.argv]),
         "device": f"{device.device_kind} ({device.platform})",
-        "machine": f"{platform.machine()}, {len(jax.devices())} device(s)",
-        "versions": {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "python": platform.python_version()},
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {len(jax.devices())} device(s)",
+        "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax")},
+        "python": platform.python_version(),
     }
     folder = options.results / device.device_kind.replace(" ", "-")
     folder.mkdir(parents=True, exist_ok=True)
