@@ -1,6 +1,6 @@
 """Images and labels as arrays: MNIST from the package itself, anything else from a TFDS data set prepared on disk."""
 
-from ._dataset import Dataset as Dataset, fingerprint as fingerprint
+from ._dataset import Dataset as Dataset, fingerprint as fingerprint, hold_back as hold_back
 from ._load import load as load
 from ._mnist import load_mnist as load_mnist
 from ._tfds import load_tfds as load_tfds

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32, UInt8
 
+from .._errors import UsageError
+
 
 class Dataset(NamedTuple):
     """A labelled image data set in memory.
@@ -25,6 +27,35 @@ class Dataset(NamedTuple):
     test_images: UInt8[np.ndarray, "m height width channels"]
     test_labels: Int32[np.ndarray, " m"]
     num_classes: int
+
+
+def hold_back(data: Dataset, size: int) -> Dataset:
+    """The data set whose test split is `size` of its training examples, chosen at random but always the same.
+
+    Args:
+        data: a data set.
+        size: how many examples to hold back; 0 leaves the data set as it is.
+
+    Returns:
+        A `Dataset` that trains on the others and has nothing of the real test split.
+
+    Raises:
+        UsageError: where nothing would be left to train on.
+    """
+    if size == 0:
+        return data
+    if size >= len(data.train_labels):
+        raise UsageError(
+            f"--holdout={size} leaves none of the {len(data.train_labels)} training examples: hold back fewer"
+        )
+    order = np.random.default_rng(0).permutation(len(data.train_labels))
+    train, held_back = order[size:], order[:size]
+    return data._replace(
+        train_images=data.train_images[train],
+        train_labels=data.train_labels[train],
+        test_images=data.train_images[held_back],
+        test_labels=data.train_labels[held_back],
+    )
 
 
 def fingerprint(*arrays: np.ndarray) -> str:

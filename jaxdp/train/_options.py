@@ -22,6 +22,8 @@ class TrainOptions:
     """data set: mnist is embedded; any other name is a TFDS data set prepared under --data-dir"""
     data_dir: Path | None = None
     """folder with prepared TFDS data sets; ~/tensorflow_datasets if not given"""
+    holdout: int = 0
+    """hold back this many training examples and evaluate on them instead of the test set: for choosing hyper-parameters"""
     model: Literal["cnn", "mlp"] = "cnn"
     """the tutorials' CNN (26,010 parameters on MNIST) or MLP 784-256-64-10 with dropout 0.2"""
     activation: Literal["tanh", "relu"] = "tanh"
@@ -75,6 +77,10 @@ class TrainOptions:
         if not 0 <= _checks.real("--momentum", self.momentum, "give a decay such as 0.9") < 1:
             raise UsageError(
                 f"--momentum={self.momentum} must lie between 0 and 1 (1 excluded): 0.9 is usual, 0 for none"
+            )
+        if self.holdout < 0:
+            raise UsageError(
+                f"--holdout={self.holdout} must be 0 or above: give the examples to hold back, such as 10000"
             )
         if self.seed is not None and not 0 <= self.seed < 2**32:
             raise UsageError(f"--seed={self.seed} must lie between 0 and 2^32 - 1")

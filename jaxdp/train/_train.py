@@ -44,7 +44,7 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
     console = console or Console()
     started = time.perf_counter()
     device = _use_device(options.device)
-    data = datasets.load(options.dataset, options.data_dir)
+    data = datasets.hold_back(datasets.load(options.dataset, options.data_dir), options.holdout)
     fingerprint = datasets.fingerprint(data.train_images, data.train_labels)
     if options.resume is None:
         plan = settle(options, len(data.train_images))

@@ -38,6 +38,18 @@ def test_a_damaged_file_is_named_with_what_was_expected(damage: str, tmp_path: P
         data.load_mnist(tmp_path / "mnist")
 
 
+def test_examples_held_back_are_the_new_test_set_and_no_longer_trained_on() -> None:
+    mnist = data.load()
+    held_back = data.hold_back(mnist, 10_000)
+    assert len(held_back.train_labels) == 50_000
+    assert len(held_back.test_labels) == 10_000
+    both = np.concatenate([held_back.train_images, held_back.test_images]).sum(axis=(1, 2, 3))
+    np.testing.assert_array_equal(np.sort(both), np.sort(mnist.train_images.sum(axis=(1, 2, 3))))
+    assert data.hold_back(mnist, 0) is mnist
+    with pytest.raises(jaxdp.UsageError, match="hold back fewer"):
+        data.hold_back(mnist, 60_000)
+
+
 def test_the_fingerprint_tells_contents_shapes_and_dtypes_apart() -> None:
     a = np.arange(6, dtype=np.uint8)
     prints = {data.fingerprint(x) for x in (a, a.reshape(2, 3), a.astype(np.int32), a[::-1])}

@@ -160,6 +160,8 @@ def test_help_answers_with_defaults(command: str, capsys: pytest.CaptureFixture[
         (["--seed", "-1"], "--seed=-1"),
         (["--batch-size", "513"], "--batch-size=513 exceeds the 512"),
         (["--microbatch-size", "0"], "--microbatch-size=0"),
+        (["--holdout", "512"], "--holdout=512 leaves none"),
+        (["--holdout", "-1"], "--holdout=-1"),
         (["--dataset", "nosuchthing"], "not prepared.*prepared there: mnist"),
         (["--device", "tpu"], "finds no such device"),
         (["--output", "/proc/nowhere"], "can't be written"),
