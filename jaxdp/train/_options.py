@@ -32,8 +32,8 @@ class TrainOptions:
     """what takes the noisy mean gradient"""
     lr: float | None = None
     """learning rate; by default that of the recipe"""
-    momentum: float = 0.9
-    """decay of sgd's momentum, 0 for none"""
+    momentum: float = 0.0
+    """decay of sgd's momentum, such as 0.9; none by default, as in the tutorials"""
     epochs: int | None = None
     """passes over the data, of round(examples / batch size) steps each; by default that of the recipe"""
     batch_size: int | None = None

@@ -66,7 +66,7 @@ def test_a_finished_run_holds_no_keys(small: tuple[Path, list[str]]) -> None:
     from jaxdp.train._finished import _abstract_state
     from jaxdp.train._problem import classifier, optimizer
 
-    like = _abstract_state(classifier("cnn", "tanh", 10, (28, 28, 1)), optimizer("sgd", 1.0, 0.9), private=True)
+    like = _abstract_state(classifier("cnn", "tanh", 10, (28, 28, 1)), optimizer("sgd", 1.0, 0.0), private=True)
     with CheckpointFolder(small[0] / "checkpoints") as checkpoints:
         checkpoint, damaged = checkpoints.load(like)
     assert checkpoint is not None
