@@ -29,8 +29,8 @@ class Recipe:
 RECIPES = {
     ("cnn", True): Recipe(sgd_lr=1.0, adam_lr=0.005, epochs=12, batch_size=1024, clip_norm=1.0),
     ("mlp", True): Recipe(sgd_lr=1.0, adam_lr=0.005, epochs=12, batch_size=1024, clip_norm=1.0),
-    ("cnn", False): Recipe(sgd_lr=0.5, adam_lr=0.001, epochs=5, batch_size=128),
-    ("mlp", False): Recipe(sgd_lr=0.5, adam_lr=0.001, epochs=10, batch_size=128),
+    ("cnn", False): Recipe(sgd_lr=0.3, adam_lr=0.001, epochs=5, batch_size=128),
+    ("mlp", False): Recipe(sgd_lr=0.3, adam_lr=0.001, epochs=10, batch_size=128),
 }
 
 
