@@ -37,10 +37,12 @@ class Checkpoint(NamedTuple):
 class CheckpointFolder:
     """The checkpoints of one run, in `folder`. A context manager, since orbax works in threads of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fingerprint: str | None = None) -> None:
+        """Open the folder; `fingerprint`, if given, marks what is saved and must be on what is loaded."""
         from orbax.checkpoint import v1 as ocp
 
         self._folder = folder.absolute()
+        self._fingerprint = fingerprint
         path: Any = self._folder  # orbax takes any path, and declares its own
         newest: Any = ocp.training.preservation_policies.LatestN(2)
         with _orbax():
@@ -59,6 +61,7 @@ class CheckpointFolder:
         state = checkpoint.state
         arrays = _arrays(state)
         metadata = {"totals": checkpoint.totals, "ledger": checkpoint.ledger.to_dict(), "digest": _digest(arrays)}
+        metadata["fingerprint"] = self._fingerprint
         with _orbax():
             self._checkpointer.save(state.step, arrays, custom_metadata=metadata, overwrite=True)
 
@@ -78,6 +81,8 @@ class CheckpointFolder:
         for step in sorted((found.step for found in self._checkpointer.checkpoints), reverse=True):
             try:
                 return self._load_step(step, like), damaged
+            except UsageError:
+                raise
             except Exception as error:  # orbax and tensorstore raise what they like on damaged files
                 reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
                 damaged.append(f"checkpoint {self._folder / str(step)} is damaged ({reason})")
@@ -101,7 +106,12 @@ class CheckpointFolder:
             metadata: Any = self._checkpointer.metadata(step).custom_metadata
             arrays = self._checkpointer.load(step, abstract)
         if not metadata or metadata.get("digest") != _digest(arrays):
-            raise UsageError("its contents don't match their digest")
+            raise ValueError("its contents don't match their digest")
+        if self._fingerprint is not None and metadata.get("fingerprint") != self._fingerprint:
+            raise UsageError(
+                f"checkpoint {self._folder / str(step)} is of a run with another configuration or other data: the same keys on "
+                "other data would let anyone subtract the noise. Bring back the run's own folder, or start another run"
+            )
         keys = _as_keys(like.keys._replace(**jax.tree.map(jnp.asarray, arrays["keys"])), like.keys)
         opt_leaves = [jnp.asarray(leaf) for _, leaf in sorted(arrays.get("opt_state", {}).items())]
         opt_state = jax.tree.unflatten(jax.tree.structure(like.opt_state), opt_leaves)

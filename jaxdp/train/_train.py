@@ -1,6 +1,8 @@
 """`train`: from options to a finished run in a folder."""
 
+import hashlib
 import importlib.metadata
+import json
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -54,7 +56,8 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
         folder = RunFolder.existing(options.resume)
         plan = _stored_plan(folder, options, fingerprint)
     job = _Job(options, plan, folder, data, device, console, started)
-    with CheckpointFolder(folder.checkpoints) as checkpoints:
+    run_fingerprint = hashlib.sha256(json.dumps(folder.read_json("config.json")).encode()).hexdigest()
+    with CheckpointFolder(folder.checkpoints, run_fingerprint) as checkpoints:
         job.run(checkpoints)
     return load_run(folder.path)
 

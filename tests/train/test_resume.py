@@ -113,6 +113,18 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert result(tmp_path / "run") == undisturbed
 
 
+def test_a_checkpoint_of_another_run_is_refused_even_where_the_configuration_was_made_to_fit(
+    tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt_at_epoch(2, tmp_path / "run", monkeypatch)
+    config = tmp_path / "run" / "config.json"
+    config.write_text(config.read_text().replace('"delta": 0.001', '"delta": 0.0015'))
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["train", "--resume", str(tmp_path / "run")])
+    assert exit_.value.code == 2
+    assert "other data would let anyone subtract the noise" in capsys.readouterr().err
+
+
 def test_where_every_checkpoint_is_damaged_the_run_is_refused_and_left_as_it_is(
     tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
