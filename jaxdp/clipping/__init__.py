@@ -10,6 +10,7 @@ from ._clipped_grad import ClippedGrad as ClippedGrad, ClippedGrads as ClippedGr
 from ._inputs import (
     check_batch as check_batch,
     check_loss as check_loss,
+    check_mask as check_mask,
     check_params as check_params,
     example_keys as example_keys,
 )

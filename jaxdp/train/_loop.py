@@ -36,14 +36,12 @@ class Totals:
     loss: float = 0.0
     clipped: float = 0.0
     correct: float = 0.0
-    steps: float = 0.0
 
     def add(self, metrics: StepMetrics) -> None:
         """Add the steps of one call; an empty draw has no loss to add."""
         examples = np.asarray(metrics.examples, np.float64)
         drawn = examples > 0
         self.examples += float(examples.sum())
-        self.steps += len(examples)
         for name, mean in (("loss", metrics.loss), ("clipped", metrics.clipped), ("correct", metrics.aux)):
             total = float((np.asarray(mean, np.float64)[drawn] * examples[drawn]).sum())
             setattr(self, name, getattr(self, name) + total)
@@ -62,7 +60,7 @@ class Loop:
         data: on the device.
         steps_per_epoch: steps of an epoch.
         steps: steps of the run.
-        on_steps: called as results arrive, with the epoch's totals and the seconds spent on them.
+        on_steps: called as results arrive, with the number of steps made and the epoch's totals.
         save: called with the state and the totals, between epochs' ends, at least once a minute.
     """
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Key
 
 from .. import _checks
 from .._errors import UsageError
-from ..clipping import clip_and_sum
+from ..clipping import check_mask, clip_and_sum
 from ._privatize import privatize
 
 
@@ -55,9 +55,7 @@ def clip_and_privatize(
     ) -> tuple[Any, Any]:
         del extra
         size = _check_batch_of_gradients(updates, params)
-        rows = jnp.ones(size, jnp.bool_) if mask is None else mask
-        if rows.shape != (size,) or rows.dtype != jnp.bool_:
-            raise UsageError(f"mask has shape {rows.shape} and dtype {rows.dtype}; it must be bool of shape ({size},)")
+        rows = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
         return inner.update(clip_and_sum(updates, rows, limit).grads, state, params, sensitivity=jnp.float32(limit))
 
     return optax.GradientTransformationExtraArgs(inner.init, update)
