@@ -41,20 +41,36 @@ def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clip_norm: float) -> Clipp
     """
     grads = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), grads)
     norms = per_example_norms(grads)
-    usable = mask & jnp.isfinite(norms)
-    factors = jnp.where(usable, _clip_factors(norms, clip_norm, relative_error_bound(grads)), 0)
-
-    def add_up(leaf: Float[Array, "B ..."]) -> Float[Array, "..."]:
-        rows = jnp.where(usable[:, None], leaf.reshape(leaf.shape[0], -1), 0)
-        # As a product, not as a sum of scaled rows, which XLA's CPU compiler fuses with the norms and makes 5 times slower;
-        # at the highest precision, since TF32 would round the clipped gradients up or down.
-        return jnp.matmul(factors, rows, precision=jax.lax.Precision.HIGHEST).reshape(leaf.shape[1:])
-
-    return ClippedSum(jax.tree.map(add_up, grads), jnp.where(mask, norms, 0))
+    usable, factors = usable_and_factors(norms * jnp.float32(1 + relative_error_bound(grads)), mask, clip_norm)
+    total = jax.tree.map(lambda leaf: weighted_sum(leaf, usable, factors), grads)
+    return ClippedSum(total, jnp.where(mask, norms, 0))
 
 
-def _clip_factors(norms: Float[Array, " B"], clip_norm: float, error: float) -> Float[Array, " B"]:
+def usable_and_factors(
+    upper: Float[Array, " B"], mask: Bool[Array, " B"], clip_norm: float
+) -> tuple[Bool[Array, " B"], Float[Array, " B"]]:
+    """Which examples contribute, and by which factor.
+
+    Args:
+        upper: float32 [B]. What each example's norm can't exceed, rounding included; NaN or inf for a bad example.
+        mask: bool [B].
+        clip_norm: L2 norm to clip to, or inf.
+
+    Returns:
+        bool [B], and float32 [B] in [0, 1].
+    """
+    usable = mask & jnp.isfinite(upper)
     if math.isinf(clip_norm):
-        return jnp.ones_like(norms)
-    bound = jnp.maximum(norms * jnp.float32(1 + error), jnp.finfo(jnp.float32).tiny)
-    return jnp.minimum(jnp.float32(1), jnp.float32(clip_norm) / bound)
+        return usable, usable.astype(jnp.float32)
+    factors = jnp.minimum(jnp.float32(1), jnp.float32(clip_norm) / jnp.maximum(upper, jnp.finfo(jnp.float32).tiny))
+    return usable, jnp.where(usable, factors, 0)
+
+
+def weighted_sum(
+    leaf: Float[Array, "B ..."], usable: Bool[Array, " B"], factors: Float[Array, " B"]
+) -> Float[Array, "..."]:
+    """The sum of one leaf's gradients, each times its factor; unusable rows are never read."""
+    rows = jnp.where(usable[:, None], leaf.reshape(leaf.shape[0], -1), 0)
+    # As a product, not as a sum of scaled rows, which XLA's CPU compiler fuses with the norms and makes 5 times slower;
+    # at the highest precision, since TF32 would round the clipped gradients up or down.
+    return jnp.matmul(factors, rows, precision=jax.lax.Precision.HIGHEST).reshape(leaf.shape[1:])

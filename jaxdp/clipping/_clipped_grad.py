@@ -9,12 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from .. import _checks
+from .._errors import UsageError
 from ._clip import clip_and_sum
 from ._inputs import check_batch, check_loss, check_mask, check_params, example_keys
 from ._microbatches import in_microbatches
 from ._per_example import per_example_values_and_grads
+from .ghost import Explanation, check_covered, clipped_sum, explain, traced
 
-METHODS = ("auto", "vmap")
+METHODS = ("auto", "ghost", "vmap")
 
 
 class ClippedGrads(NamedTuple):
@@ -44,11 +46,16 @@ class ClippedGrad:
     clip_norm: float
     has_aux: bool = False
     method: str = "auto"
+    strict: bool = False
     microbatch_size: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip_norm", _checks.clip_norm(self.clip_norm))
         _checks.one_of("method", self.method, METHODS)
+        if self.strict and self.method == "vmap":
+            raise UsageError(
+                'strict=True refuses what method="vmap" does, to materialise: choose method="auto" or "ghost"'
+            )
         if self.microbatch_size is not None:
             size = _checks.count("microbatch_size", self.microbatch_size, "give the rows to hold in memory at once")
             object.__setattr__(self, "microbatch_size", size)
@@ -78,10 +85,37 @@ class ClippedGrad:
             grads, (losses, norms, aux) = in_microbatches(at_once, batch, mask, self.microbatch_size)
         return ClippedGrads(grads, losses, norms, aux, jnp.float32(self.clip_norm))
 
+    def explain(self, params: Any, batch: Any, *shared: Any, rng: Key[Array, ""] | None = None) -> Explanation:
+        """How "auto" and "ghost" deal with each parameter, and what that costs; nothing is computed.
+
+        Args:
+            params: as for a call.
+            batch: as for a call.
+            *shared: as for a call.
+            rng: as for a call.
+
+        Returns:
+            An `Explanation`: prints as a table; `leaves` has a record for each parameter.
+        """
+        check_params(params)
+        size = check_batch(batch)
+        batch = jax.tree.map(jnp.asarray, batch)
+        check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)
+        keys = None if rng is None else example_keys(rng, size)
+        return explain(traced(self.loss_fn, self.has_aux, params, batch, shared, keys).plan, params)
+
     def sum_and_rows(
         self, params: Any, batch: Any, mask: Bool[Array, " B"], keys: Any, shared: tuple[Any, ...]
     ) -> tuple[Any, tuple[Any, Any, Any]]:
         """(grads, (losses, norms, aux)) for checked arguments, a key for each example or None, and the batch unsplit."""
+        if self.method != "vmap":
+            if self.strict:
+                check_covered(traced(self.loss_fn, self.has_aux, params, batch, shared, keys).plan, params)
+            grads, (losses, norms, aux) = clipped_sum(
+                self.loss_fn, self.has_aux, self.clip_norm, params, batch, mask, keys, shared
+            )
+            losses, aux = jax.tree.map(lambda leaf: _zero_where_masked(leaf, mask), (losses, aux))
+            return grads, (losses, norms, aux)
         values, grads = per_example_values_and_grads(self.loss_fn, self.has_aux, params, batch, shared, keys)
         losses, aux = values if self.has_aux else (values, None)
         clipped = clip_and_sum(grads, mask, self.clip_norm)
@@ -95,6 +129,7 @@ def clipped_grad(
     clip_norm: float,
     has_aux: bool = False,
     method: str = "auto",
+    strict: bool = False,
     microbatch_size: int | None = None,
 ) -> ClippedGrad:
     r"""The function that returns the sum of clipped per-example gradients.
@@ -113,7 +148,12 @@ def clipped_grad(
             `has_aux`, `-> (scalar, aux)`. It takes a keyword `rng` if the gradient function is called with one.
         clip_norm: the L2 norm C, in the units of the gradient. `inf` means no clipping, and then no noise can follow.
         has_aux: whether the loss returns auxiliary data.
-        method: "vmap" materialises per-example gradients; "auto" takes the fastest method there is.
+        method: "vmap" materialises per-example gradients. "ghost" reads the loss's jaxpr, and takes norms and sums from the
+            inputs and output cotangents of each product, convolution and lookup; only what no such rule covers is
+            materialised, for that parameter alone. "auto" takes the fastest method there is, today "ghost". All agree to
+            float rounding.
+        strict: refuse, with an error that names the place, a parameter whose gradient would be materialised and is
+            larger than what it is used in.
         microbatch_size: how many examples to process at once. Bounds memory; need not divide B; changes no result
             beyond the order of the sum. Microbatches of padding alone at the end of a batch are not computed.
 
@@ -138,7 +178,12 @@ def clipped_grad(
         Abadi et al., "Deep Learning with Differential Privacy", arXiv 1607.00133, algorithm 1.
     """
     return ClippedGrad(
-        loss_fn=loss_fn, clip_norm=clip_norm, has_aux=has_aux, method=method, microbatch_size=microbatch_size
+        loss_fn=loss_fn,
+        clip_norm=clip_norm,
+        has_aux=has_aux,
+        method=method,
+        strict=strict,
+        microbatch_size=microbatch_size,
     )
 
 

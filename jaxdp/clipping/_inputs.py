@@ -60,7 +60,7 @@ def check_loss(
     shared: tuple[Any, ...],
     rng: Key[Array, ""] | None,
 ) -> None:
-    """Refuse a loss that doesn't return one floating-point scalar for one example (and a key, with `rng`)."""
+    """Refuse a loss that has effects, or doesn't return one floating-point scalar for one example (and a key, with `rng`)."""
 
     def one_example(params: Any, example: Any, key: Any) -> Any:
         keywords = {} if key is None else {"rng": key}
@@ -68,7 +68,12 @@ def check_loss(
 
     first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
     key = None if rng is None else jax.ShapeDtypeStruct(rng.shape, rng.dtype)
-    out = jax.eval_shape(one_example, params, first, key)
+    jaxpr, out = jax.make_jaxpr(one_example, return_shape=True)(params, first, key)
+    if jaxpr.effects:
+        raise UsageError(
+            f"the loss has effects ({', '.join(sorted(map(str, jaxpr.effects)))}): a callback or print would run on private "
+            "data, an unknown number of times; return the value as auxiliary data instead (has_aux=True)"
+        )
     if has_aux:
         if not (isinstance(out, tuple) and len(out) == 2):
             raise UsageError(f"with has_aux=True the loss must return (loss, aux); it returned {type(out).__name__}")

@@ -32,7 +32,7 @@ def per_example_norms(grads: Any) -> Float[Array, " B"]:
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(row), axis=1, initial=0) for row in rows]), axis=0)
     exponent = jnp.clip(jnp.frexp(largest)[1], -125, 125)
     down = jnp.ldexp(jnp.float32(1), -exponent)
-    squares = sum(_sum_in_blocks(jnp.square(row * down[:, None])) for row in rows)
+    squares = sum(sum_in_blocks(jnp.square(row * down[:, None])) for row in rows)
     norms = jnp.ldexp(jnp.sqrt(squares), exponent)
     return jnp.where(jnp.isfinite(largest), norms, largest)
 
@@ -50,12 +50,18 @@ def relative_error_bound(grads: Any) -> float:
         A plain float, such as 4e-6.
     """
     sizes = [math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(grads)]
-    levels = max(math.ceil(math.log(max(size, 2), _BLOCK)) for size in sizes)
-    sum_of_squares = ((_BLOCK - 1) * levels + len(sizes) + 2) * _UNIT_ROUNDOFF
+    sum_of_squares = max(sum_in_blocks_error(size) for size in sizes) + len(sizes) * _UNIT_ROUNDOFF
     return sum_of_squares / 2 + 6 * _UNIT_ROUNDOFF
 
 
-def _sum_in_blocks(x: Float[Array, "B size"]) -> Float[Array, " B"]:
+def sum_in_blocks_error(size: int) -> float:
+    """The relative error of a sum of `size` float32 squares in blocks, the squaring included."""
+    levels = math.ceil(math.log(max(size, 2), _BLOCK))
+    return ((_BLOCK - 1) * levels + 2) * _UNIT_ROUNDOFF
+
+
+def sum_in_blocks(x: Float[Array, "B size"]) -> Float[Array, " B"]:
+    """The sum of each row, added up in blocks of blocks."""
     while x.shape[1] > 1:
         block = min(_BLOCK, x.shape[1])
         columns = -(-x.shape[1] // block)

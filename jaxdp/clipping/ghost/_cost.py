@@ -1,0 +1,69 @@
+"""What the norm of a gradient costs by its rows or by forming it, counted in bytes moved.
+
+Per example and T rows of p and d entries in E matrices, in float32:
+
+- *rows*: the Gram matrices take 2 E T² (p + d) operations and 8 E T² bytes, and the sum afterwards another pass over the
+  rows, with 2 E T p d operations (an ordinary weight gradient);
+- *formed*: 2 E T p d operations, and 12 bytes for each entry, to write it, to take its norm and to add it up.
+
+A device does several operations in the time that it moves a byte; the balance here is between those of CPUs and GPUs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ._layout import Layout
+
+OPERATIONS_PER_BYTE = 8
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the norm is computed, what that costs per example, and why it was chosen.
+
+    Attributes:
+        form: "rows" for norms from the factors, "formed" for the gradient of each example.
+        operations: floating-point operations per example.
+        kept: float32 entries that are kept per example until the clip factors are known, beside the factors.
+        why: the reason in words.
+    """
+
+    form: Literal["rows", "formed"]
+    operations: int
+    kept: int
+    why: str
+
+
+def choose(layouts: Sequence[Layout], entries: int, batch_size: int, *, rows_agree: bool) -> Choice:
+    """The cheaper form for one component.
+
+    Args:
+        layouts: of its uses.
+        entries: of its leaves together.
+        batch_size: examples at once.
+        rows_agree: whether the uses' rows can be added up without forming the gradient.
+
+    Returns:
+        The choice.
+    """
+    gradient = sum(2 * use.stack * use.rows * use.left * use.right for use in layouts)
+    rows_entries = sum(use.stack * use.rows * (use.left + use.right) for use in layouts)
+    pairs = [(a, b) for i, a in enumerate(layouts) for b in layouts[i:]]
+    if len(layouts) == 1 and layouts[0].rows == 1:
+        gram, matrices = rows_entries, 0
+    else:
+        gram = sum(2 * a.stack * a.rows * b.rows * (a.left + a.right) for a, b in pairs)
+        matrices = sum(a.stack * a.rows * b.rows for a, b in pairs)
+    by_rows = (gram + gradient) / OPERATIONS_PER_BYTE + 12 * rows_entries + 8 * matrices
+    formed = gradient / OPERATIONS_PER_BYTE + 12 * entries + 4 * rows_entries
+    if not rows_agree:
+        return Choice(
+            "formed",
+            gradient,
+            entries,
+            "its uses don't share their axes" if len(layouts) > 1 else "it is transformed before it is used",
+        )
+    if by_rows <= formed:
+        return Choice("rows", gram + gradient, matrices, "fewer bytes and operations than forming it")
+    return Choice("formed", gradient, entries, "cheaper than the products of all pairs of rows")

@@ -1,0 +1,62 @@
+"""The rule of `dot_general`: a weight gradient is a sum of outer products, input row by output cotangent row."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from ._jaxpr import DOT_GENERAL, Eqn
+from ._layout import Layout
+from ._rows import Dense, Factors
+
+NAME = "dot_general"
+
+
+def covers(eqn: Eqn, operand: int) -> bool:
+    """Whether the rule covers this use of a parameter."""
+    return eqn.primitive is DOT_GENERAL
+
+
+def layout(eqn: Eqn, operand: int) -> Layout:
+    """Contracted axes are left (the input's entries), free ones right (the output's), batch dimensions stacked."""
+    axes = _Axes(eqn, operand)
+    weight, other = eqn.invars[operand].aval.shape, eqn.invars[1 - operand].aval.shape
+    size = lambda shape, part: math.prod(shape[i] for i in part)
+    return Layout(
+        stack_axes=axes.batch,
+        left_axes=axes.contract,
+        right_axes=axes.free,
+        stack=size(weight, axes.batch),
+        rows=size(other, axes.other_free),
+        left=size(weight, axes.contract),
+        right=size(weight, axes.free),
+    )
+
+
+def factors(eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], cotangent: jax.Array) -> Factors:
+    """The factors of one example's gradient: the other operand, and the output's cotangent, as rows."""
+    axes = _Axes(eqn, operand)
+    (other,) = others
+    stack = [axes.batch.index(i) for i in how.stack_axes]
+    contract = [axes.other_contract[axes.contract.index(i)] for i in how.left_axes]
+    left = jnp.transpose(other, (*(axes.other_batch[i] for i in stack), *axes.other_free, *contract))
+    # The output has the batch axes first, then what is free on the left-hand side, then on the right-hand side.
+    n, mine, theirs = len(axes.batch), len(axes.free), len(axes.other_free)
+    first, second = (n, n + theirs) if operand == 1 else (n + mine, n)
+    free = [second + axes.free.index(i) for i in how.right_axes]
+    right = jnp.transpose(cotangent, (*stack, *range(first, first + theirs), *free))
+    shape = (how.stack, how.rows)
+    return Factors(Dense(left.reshape(*shape, how.left)), Dense(right.reshape(*shape, how.right)))
+
+
+class _Axes:
+    """The axes of the parameter operand and of the other one, by their part in the product."""
+
+    def __init__(self, eqn: Eqn, operand: int) -> None:
+        contracts, batches = eqn.params["dimension_numbers"]
+        self.contract, self.batch = tuple(contracts[operand]), tuple(batches[operand])
+        self.other_contract, self.other_batch = tuple(contracts[1 - operand]), tuple(batches[1 - operand])
+        taken, other_taken = self.contract + self.batch, self.other_contract + self.other_batch
+        self.free = tuple(i for i in range(eqn.invars[operand].aval.ndim) if i not in taken)
+        self.other_free = tuple(i for i in range(eqn.invars[1 - operand].aval.ndim) if i not in other_taken)

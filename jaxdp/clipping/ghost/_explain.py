@@ -1,0 +1,105 @@
+"""What a user sees of a plan: for each parameter, how its per-example gradient is dealt with and what that costs."""
+
+import math
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+from ..._errors import UsageError
+from ._plan import Component, DirectUse, Plan
+
+
+@dataclass(frozen=True)
+class LeafReport:
+    """One parameter.
+
+    Attributes:
+        name: its place in the tree, such as "['dense']['kernel']".
+        shape: of the parameter.
+        sites: where it is used: the rules' names, or the primitives that no rule covers.
+        how: "rows" (norm from the factors), "formed" (from each example's gradient, by a rule), "direct" (by ordinary
+            differentiation, where that takes no more memory than the use itself), "materialised" (likewise, where it takes
+            more) or "unused".
+        operations: floating-point operations an example for the norm and the sum; those of the leaves that share its
+            sites are counted with the first of them.
+        floats: float32 values an example that are kept beside the activations.
+        why: the reason in words.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    sites: tuple[str, ...]
+    how: str
+    operations: int
+    floats: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What `grad_fn.explain(params, batch)` returns; prints as a table."""
+
+    leaves: tuple[LeafReport, ...]
+
+    def __str__(self) -> str:
+        table = Table("parameter", "shape", "sites", "norm", "operations", "floats", "why")
+        for leaf in self.leaves:
+            shape, sites = " × ".join(map(str, leaf.shape)) or "scalar", ", ".join(leaf.sites)
+            table.add_row(leaf.name, shape, sites, leaf.how, f"{leaf.operations:,}", f"{leaf.floats:,}", leaf.why)
+        out = StringIO()
+        Console(file=out, width=160).print(table)
+        return out.getvalue() + "Operations and floats are per example.\n"
+
+    __repr__ = __str__
+
+
+def explain(plan: Plan, params: Any) -> Explanation:
+    """The report on a plan for `params`."""
+    names = [
+        jax.tree_util.keystr(path) or "(the array itself)" for path, _ in jax.tree_util.tree_leaves_with_path(params)
+    ]
+    reports: dict[int, LeafReport] = {}
+    for component in plan.components:
+        for leaf in component.leaves:
+            reports[leaf] = _of_component(component, names, leaf, plan.shapes[leaf])
+    for leaf, uses in plan.direct.items():
+        reports[leaf] = _of_direct(names[leaf], plan.shapes[leaf], uses)
+    for leaf in plan.unused:
+        reports[leaf] = LeafReport(
+            names[leaf], plan.shapes[leaf], (), "unused", 0, 0, "the loss doesn't depend on it: its gradient is zero"
+        )
+    return Explanation(tuple(reports[leaf] for leaf in range(len(names))))
+
+
+def check_covered(plan: Plan, params: Any) -> None:
+    """Raise for a parameter whose gradient would have to be materialised for every example."""
+    for leaf in explain(plan, params).leaves:
+        if leaf.how == "materialised":
+            raise UsageError(
+                f"strict=True: params{leaf.name} of shape {leaf.shape} has to be materialised for every example: {leaf.why}. "
+                "Use it through a product, a convolution or a lookup, or drop strict=True"
+            )
+
+
+def _of_component(component: Component, names: list[str], leaf: int, shape: tuple[int, ...]) -> LeafReport:
+    first, choice = component.leaves[0], component.choice
+    sites = tuple(site.rule.NAME for site in component.sites)
+    if leaf != first:
+        return LeafReport(names[leaf], shape, sites, choice.form, 0, 0, f"together with {names[first]}")
+    return LeafReport(names[leaf], shape, sites, choice.form, choice.operations, choice.kept, choice.why)
+
+
+def _of_direct(name: str, shape: tuple[int, ...], uses: tuple[DirectUse, ...]) -> LeafReport:
+    size = math.prod(shape)
+    sites = tuple(dict.fromkeys(use.primitive for use in uses))
+    missing = [use for use in uses if not use.cheap]
+    if uses and not missing:
+        return LeafReport(name, shape, sites, "direct", 2 * size, size, "no larger than what it is used in")
+    reason = "it is mixed with a parameter that no rule covers"
+    if missing:
+        reason = f"no rule for {missing[0].primitive} at {missing[0].where}"
+    return LeafReport(name, shape, sites, "materialised", 2 * size, size, reason)

@@ -1,0 +1,99 @@
+"""A site's factors, its gradient for one example, and its weighted sum over a batch, loops included."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ._conv import gradient as conv_gradient
+from ._jaxpr import CONV, bind_in_float32
+from ._plan import Site
+from ._rows import Dense, Factors, OneHot
+
+
+def factors(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> Factors:
+    """One example's factors, with the steps of loops as further rows or as further matrices.
+
+    Args:
+        site: the use.
+        others: the operands that aren't the parameter, [loops..., ...].
+        cotangent: the output's, [loops..., ...].
+
+    Returns:
+        Left and right rows on the axes of `site.layout`, exchanged where the site says so.
+    """
+
+    def own(others: Sequence[jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+        left, right = site.rule.factors(site.eqn, site.operand, site.own, others, cotangent)
+        return _array(left), _array(right)
+
+    left, right = _over_loops(own, len(site.lengths))(list(others), cotangent)
+    arranged = [_merge_loops(rows, site.stacked) for rows in (left, right)]
+    sides = [OneHot(arranged[0], site.own.left) if arranged[0].ndim == 2 else Dense(arranged[0]), Dense(arranged[1])]
+    return Factors(*reversed(sides)) if site.swap else Factors(*sides)
+
+
+def gradient(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> jax.Array:
+    """One example's gradient with respect to the whole source, in float32."""
+    if site.eqn.primitive is not CONV:
+        return _transposed(site, others, cotangent, batched=False)
+    form = lambda others, cotangent: conv_gradient(site.eqn, site.operand, site.own, others, cotangent)
+    loops = len(site.lengths)
+    stacked = _over_loops(form, loops)(_in_float32(others), cotangent.astype(jnp.float32))
+    return jnp.sum(stacked, axis=tuple(i for i in range(loops) if not site.stacked[i]))
+
+
+def summed_gradient(site: Site, others: Sequence[jax.Array], cotangents: jax.Array) -> jax.Array:
+    """The sum of a batch's gradients with respect to the whole source, in float32: an ordinary weight gradient."""
+    return _transposed(site, others, cotangents, batched=True)
+
+
+def _transposed(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, *, batched: bool) -> jax.Array:
+    """The cotangent pulled back through the primitive, which is linear in the parameter."""
+    others = _in_float32(others)
+
+    def use(others: Sequence[jax.Array], weight: jax.Array) -> jax.Array:
+        operands = list(others)
+        operands.insert(site.operand, weight)
+        return bind_in_float32(site.eqn, operands)
+
+    fn = use
+    for stacked in reversed(site.stacked):
+        fn = jax.vmap(fn, in_axes=(0, 0 if stacked else None))
+    if batched:
+        fn = jax.vmap(fn, in_axes=(0, None))
+    shape = (*_stack_lengths(site), *site.eqn.invars[site.operand].aval.shape)
+    pull = jax.linear_transpose(lambda weight: fn(others, weight), jax.ShapeDtypeStruct(shape, jnp.float32))
+    return pull(cotangent.astype(jnp.float32))[0]
+
+
+def _stack_lengths(site: Site) -> list[int]:
+    return [n for n, stacked in zip(site.lengths, site.stacked, strict=True) if stacked]
+
+
+def _over_loops(fn: Callable[..., Any], loops: int) -> Callable[..., Any]:
+    for _ in range(loops):
+        fn = jax.vmap(fn)
+    return fn
+
+
+def _array(side: Any) -> jax.Array:
+    return side.entry if isinstance(side, OneHot) else side.rows
+
+
+def _merge_loops(rows: jax.Array, stacked: Sequence[bool]) -> jax.Array:
+    """[loops..., E, T, ...] as [stacking loops and E, other loops and T, ...]."""
+    loops = len(stacked)
+    stack = [i for i in range(loops) if stacked[i]]
+    more = [i for i in range(loops) if not stacked[i]]
+    rows = jnp.transpose(rows, (*stack, loops, *more, *range(loops + 1, rows.ndim)))
+    rest = rows.shape[loops + 2 :]
+    merged = 1
+    for n in rows.shape[: len(stack) + 1]:
+        merged *= n
+    return rows.reshape(merged, -1, *rest) if rows.size else rows.reshape(merged, 0, *rest)
+
+
+def _in_float32(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    return [a.astype(jnp.float32) if jnp.issubdtype(a.dtype, jnp.floating) else a for a in arrays]

@@ -1,0 +1,200 @@
+"""Move what depends on parameters alone out of loops, so that a body uses a parameter only where it meets an example.
+
+Nested jits are inlined. In the body of a scan or a remat, equations on parameters alone (a cast, a transposition, weight
+standardisation) are computed before it: once where they use the body's constants, for all steps together where they use
+scanned slices. A carry that holds parameters and never changes becomes a constant. The result computes the same values.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from ._jaxpr import (
+    INLINED,
+    REMAT,
+    SCAN,
+    Eqn,
+    Jaxpr,
+    Literal,
+    Opened,
+    Var,
+    as_written,
+    bind,
+    inner_jaxpr,
+    is_cast,
+    opened,
+    rebuilt_remat,
+    rebuilt_scan,
+    scan_parts,
+    trace,
+)
+from ._kinds import EXAMPLE, NEITHER, PARAMS, Kind, kinds_of, output_kinds, scan_kinds
+
+Env = dict[Var, Any]
+
+
+def hoisted(jaxpr: Jaxpr, kinds: Sequence[Kind]) -> Jaxpr:
+    """`jaxpr` with its jits inlined and its parameter-only work moved out of loops.
+
+    Args:
+        jaxpr: closed, over inputs of `kinds`.
+        kinds: what each input depends on.
+
+    Returns:
+        A closed jaxpr over the same inputs, with the same outputs.
+    """
+    whole = opened(jaxpr)
+    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in whole.invars]
+    return trace(lambda *args: _run(whole, args, kinds), *shapes)[0]
+
+
+def read(env: Env, atom: Var | Literal) -> Any:
+    """The value of an operand."""
+    return atom.val if isinstance(atom, Literal) else env[atom]
+
+
+def _run(jaxpr: Opened, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
+    env: Env = dict(zip(jaxpr.constvars, jaxpr.consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
+    known = kinds_of(jaxpr, kinds)
+    for eqn in jaxpr.eqns:
+        values = [read(env, v) for v in eqn.invars]
+        inputs = [known.of(v) for v in eqn.invars]
+        env.update(zip(eqn.outvars, _rewritten(eqn, values, inputs), strict=True))
+    return [read(env, v) for v in jaxpr.outvars]
+
+
+def _rewritten(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
+    if eqn.primitive in INLINED:
+        return _run(opened(inner_jaxpr(eqn)), args, kinds)
+    meets = any(kind & PARAMS for kind in kinds) and any(kind & EXAMPLE for kind in kinds)
+    if eqn.primitive is SCAN and meets:
+        return _scan(eqn, args, kinds)
+    if eqn.primitive is REMAT and meets:
+        return _remat(eqn, args, kinds)
+    return bind(eqn, args)
+
+
+def _remat(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
+    body = opened(hoisted(inner_jaxpr(eqn), kinds))
+    work = _HoistableWork(body, kinds)
+    moved = work.values(work.moved, args)
+
+    def rest(args: Sequence[Any], moved: Sequence[Any]) -> list[Any]:
+        return work.rest(args, dict(zip(work.moved, moved, strict=True)))
+
+    with as_written(eqn):
+        return list(rebuilt_remat(eqn, rest)(list(args), moved))
+
+
+def _scan(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
+    parts = scan_parts(eqn)
+    carries = range(parts.num_consts, parts.num_consts + parts.num_carry)
+    fixed = [
+        i for i in carries if kinds[i] == PARAMS and parts.body.outvars[i - parts.num_consts] is parts.body.invars[i]
+    ]
+    inside = list(scan_kinds(eqn, [NEITHER if i in fixed else kind for i, kind in enumerate(kinds)])[0])
+    for i in fixed:
+        inside[i] = PARAMS
+    body = opened(hoisted(eqn.params["jaxpr"], inside))
+
+    consts = [i for i in range(len(args)) if i < carries.start or i in fixed]
+    carried = [i for i in carries if i not in fixed]
+    scanned = range(carries.stop, len(args))
+    work = _HoistableWork(body, [inside[i] if i in consts or i in scanned else EXAMPLE for i in range(len(args))])
+    by_step = [v for v in work.moved if work.depends(v, [body.invars[i] for i in scanned])]
+    once = [v for v in work.moved if v not in by_step]
+    with as_written(eqn):
+        once_values = work.values(once, args)
+
+        def step_values(slices: Sequence[Any]) -> list[Any]:
+            filled = list(args)
+            filled[scanned.start :] = slices
+            return work.values(by_step, filled)
+
+        step_stacks = jax.vmap(step_values)([args[i] for i in scanned]) if by_step else []
+
+        def step(carry: Sequence[Any], xs: tuple[Sequence[Any], Sequence[Any]]) -> tuple[Any, Any]:
+            slices, moved = xs
+            filled = list(args)
+            for i, value in zip([*carried, *scanned], [*carry, *slices], strict=True):
+                filled[i] = value
+            ready = dict(zip(once, once_values, strict=True)) | dict(zip(by_step, moved, strict=True))
+            outs = work.rest(filled, ready)
+            return [outs[i - carries.start] for i in carried], outs[parts.num_carry :]
+
+        init = [args[i] for i in carried]
+        ends, stacks = rebuilt_scan(eqn, step, init, ([args[i] for i in scanned], step_stacks))
+    final = dict(zip(carried, ends, strict=True))
+    return [final.get(i, args[i]) for i in carries] + list(stacks)
+
+
+class _HoistableWork:
+    """The part of a body that depends on nothing but parameters, and on what is the same for all examples.
+
+    Attributes:
+        moved: the variables that the rest of the body needs from that part.
+    """
+
+    def __init__(self, body: Opened, inputs: Sequence[Kind]) -> None:
+        self._body = body
+        kind: dict[Var, Kind] = dict.fromkeys(body.constvars, NEITHER)
+        kind.update(zip(body.invars, inputs, strict=True))
+        of = lambda atom: NEITHER if isinstance(atom, Literal) else kind[atom]
+        self._eqns: list[Eqn] = []
+        movable: set[Var] = set()
+        for eqn in body.eqns:
+            outs = output_kinds(eqn, [of(v) for v in eqn.invars])
+            if not any(k & EXAMPLE for k in outs) and not eqn.effects:
+                self._eqns.append(eqn)
+                movable.update(v for v, k in zip(eqn.outvars, outs, strict=True) if k & PARAMS)
+            kind.update(zip(eqn.outvars, outs, strict=True))
+        staying = [eqn for eqn in body.eqns if not any(v in movable for v in eqn.outvars)]
+        used = [v for eqn in staying for v in eqn.invars] + list(body.outvars)
+        self.moved: list[Var] = list(dict.fromkeys(v for v in used if not isinstance(v, Literal) and v in movable))
+        self._staying = staying
+
+    def depends(self, var: Var, sources: Sequence[Var]) -> bool:
+        """Whether a moved variable depends on any of `sources`."""
+        reached = set(sources)
+        for eqn in self._eqns:
+            if any(not isinstance(v, Literal) and v in reached for v in eqn.invars):
+                reached.update(eqn.outvars)
+        return var in reached
+
+    def values(self, wanted: Sequence[Var], args: Sequence[Any]) -> list[Any]:
+        """The values of moved variables; of `args`, only what they depend on is read."""
+        return evaluate(self._body, self._eqns, args, wanted)
+
+    def rest(self, args: Sequence[Any], ready: Env) -> list[Any]:
+        """The body's outputs, given the moved variables."""
+        return evaluate(self._body, self._staying, args, self._body.outvars, ready)
+
+
+def evaluate(
+    jaxpr: Opened,
+    eqns: Sequence[Eqn],
+    args: Sequence[Any],
+    wanted: Sequence[Any],
+    ready: Env | None = None,
+    *,
+    uncast: bool = False,
+) -> list[Any]:
+    """The values of `wanted` by running those of `eqns` that they need; with `uncast`, without their changes of type."""
+    env: Env = dict(zip(jaxpr.constvars, jaxpr.consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
+    env.update(ready or {})
+    for eqn in _needed(eqns, wanted):
+        values = [read(env, v) for v in eqn.invars]
+        env.update(zip(eqn.outvars, values if uncast and is_cast(eqn) else bind(eqn, values), strict=True))
+    return [read(env, v) for v in wanted]
+
+
+def _needed(eqns: Sequence[Eqn], wanted: Sequence[Any]) -> list[Eqn]:
+    """Those of `eqns` on which `wanted` depend, in order."""
+    needed = {v for v in wanted if not isinstance(v, Literal)}
+    kept: list[Eqn] = []
+    for eqn in reversed(eqns):
+        if eqn.effects or any(v in needed for v in eqn.outvars):
+            kept.append(eqn)
+            needed.update(v for v in eqn.invars if not isinstance(v, Literal))
+    return kept[::-1]

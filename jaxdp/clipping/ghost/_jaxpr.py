@@ -1,0 +1,138 @@
+"""Reading and re-running JAX's intermediate language. The one module that touches JAX's private or unstable names.
+
+A jaxpr is a list of equations, each one primitive applied to variables. Primitives are compared by identity, never by
+name: names change between releases ("pjit" became "jit") and a user's own primitive may carry any.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax._src import source_info_util
+from jax.extend import core
+from jax.extend.core import primitives as p
+
+Jaxpr = Any  # open or closed, as the two differ between releases of JAX; `opened` gives the parts
+Eqn = Any  # a JaxprEqn; JAX declares less of it than it has
+Var = Any  # a jaxpr's variable, likewise
+Literal = core.Literal
+
+INLINED = frozenset({p.jit_p, p.closed_call_p, p.call_p})
+SCAN, REMAT = p.scan_p, p.remat_p
+DOT_GENERAL, CONV, GATHER, DYNAMIC_SLICE = p.dot_general_p, p.conv_general_dilated_p, p.gather_p, p.dynamic_slice_p
+CUSTOM_RULES = frozenset({p.custom_jvp_call_p, p.custom_vjp_call_p})
+
+
+class Opened(NamedTuple):
+    """A jaxpr's equations and variables, with the values of its constants."""
+
+    eqns: Sequence[Eqn]
+    constvars: Sequence[Var]
+    invars: Sequence[Var]
+    outvars: Sequence[Any]
+    consts: Sequence[Any]
+
+
+class ScanParts(NamedTuple):
+    """How the operands of a scan divide, and what its body is."""
+
+    body: Opened
+    num_consts: int
+    num_carry: int
+
+
+def opened(jaxpr: Jaxpr) -> Opened:
+    """The parts of an open or closed jaxpr."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    return Opened(inner.eqns, inner.constvars, inner.invars, inner.outvars, getattr(jaxpr, "consts", ()))
+
+
+def trace(fn: Callable[..., Any], *args: Any) -> tuple[Jaxpr, Any]:
+    """The jaxpr of `fn` at arguments or their shapes, and the structure of its outputs."""
+    jaxpr, out = jax.make_jaxpr(fn, return_shape=True)(*args)
+    return jaxpr, out
+
+
+def inner_jaxpr(eqn: Eqn) -> Jaxpr:
+    """The jaxpr that a call-like equation (jit, remat) runs."""
+    return eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
+
+
+def scan_parts(eqn: Eqn) -> ScanParts:
+    """The body of a scan equation and how its operands divide into constants, carry and scanned inputs."""
+    if "num_consts" in eqn.params:
+        consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
+    else:  # since JAX 0.12
+        consts, carry, _ = (len(part) for part in eqn.params["ft_in"].unpack())
+    return ScanParts(opened(eqn.params["jaxpr"]), consts, carry)
+
+
+def rebuilt_scan(eqn: Eqn, body: Callable[..., Any], init: Any, xs: Any) -> Any:
+    """`jax.lax.scan` over `body` with the settings of a scan equation."""
+    keep = {
+        name: eqn.params[name] for name in ("length", "reverse", "unroll", "_split_transpose") if name in eqn.params
+    }
+    return jax.lax.scan(body, init, xs, **keep)
+
+
+def rebuilt_remat(eqn: Eqn, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.checkpoint` of `fn` with the settings of a remat equation."""
+    return jax.checkpoint(fn, prevent_cse=eqn.params["prevent_cse"], policy=eqn.params["policy"])
+
+
+def bind(eqn: Eqn, args: Sequence[Any]) -> list[Any]:
+    """What an equation gives for other values of its operands."""
+    with as_written(eqn):
+        out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def bind_in_float32(eqn: Eqn, args: Sequence[Any]) -> Any:
+    """What an equation linear in a parameter gives for float32 operands, at the highest precision."""
+    params = dict(eqn.params)
+    if "precision" in params:
+        params["precision"] = (jax.lax.Precision.HIGHEST,) * 2
+    if "preferred_element_type" in params:
+        params["preferred_element_type"] = jnp.dtype("float32")
+    return eqn.primitive.bind(*args, **params)
+
+
+def as_written(eqn: Eqn) -> AbstractContextManager[Any]:
+    """A context in which new equations carry the user's source line, and the compute settings, of an old one."""
+    stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    return _Both(source_info_util.user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager)
+
+
+def is_cast(eqn: Eqn) -> bool:
+    """Whether an equation changes the type of its operand and nothing else."""
+    return eqn.primitive is p.convert_element_type_p
+
+
+def is_clipping(gather: Eqn) -> bool:
+    """Whether a gather moves indices that are out of bounds to the nearest bound."""
+    return gather.params["mode"] == jax.lax.GatherScatterMode.CLIP
+
+
+def is_dropping(gather: Eqn) -> bool:
+    """Whether a gather fills in a constant for indices that are out of bounds."""
+    return gather.params["mode"] == jax.lax.GatherScatterMode.FILL_OR_DROP
+
+
+def source_line(eqn: Eqn) -> str:
+    """Where in the user's source an equation was written: "file:line (function)"."""
+    return source_info_util.summarize(eqn.source_info)
+
+
+class _Both(AbstractContextManager[None]):
+    def __init__(self, *contexts: AbstractContextManager[Any]) -> None:
+        self._contexts = contexts
+
+    def __enter__(self) -> None:
+        for context in self._contexts:
+            context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for context in reversed(self._contexts):
+            context.__exit__(*error)

@@ -1,0 +1,63 @@
+"""What a value in the loss depends on: parameters, the example, both or neither.
+
+A value that depends on parameters alone is the same for all examples; it is computed once a batch. Where such a value
+meets one that depends on the example, per-example gradients begin.
+"""
+
+from collections.abc import Sequence
+
+from ._jaxpr import INLINED, REMAT, SCAN, Eqn, Literal, Opened, Var, inner_jaxpr, opened, scan_parts
+
+Kind = int
+NEITHER, PARAMS, EXAMPLE, BOTH = 0, 1, 2, 3  # a set of two bits: joining is `|`
+
+
+class Kinds(dict[Var, Kind]):
+    """The kind of each variable of a jaxpr."""
+
+    def of(self, atom: Var | Literal) -> Kind:
+        """The kind of an operand; literals depend on nothing."""
+        return NEITHER if isinstance(atom, Literal) else self[atom]
+
+
+def kinds_of(jaxpr: Opened, inputs: Sequence[Kind]) -> Kinds:
+    """The kind of each variable, given those of the inputs; constants depend on neither."""
+    kinds = Kinds(dict.fromkeys(jaxpr.constvars, NEITHER))
+    kinds.update(zip(jaxpr.invars, inputs, strict=True))
+    for eqn in jaxpr.eqns:
+        kinds.update(zip(eqn.outvars, output_kinds(eqn, [kinds.of(v) for v in eqn.invars]), strict=True))
+    return kinds
+
+
+def output_kinds(eqn: Eqn, inputs: Sequence[Kind]) -> list[Kind]:
+    """The kinds of an equation's outputs, looking into calls and loops."""
+    if eqn.primitive is SCAN:
+        return scan_kinds(eqn, inputs)[1]
+    if eqn.primitive is REMAT or eqn.primitive in INLINED:
+        inner = opened(inner_jaxpr(eqn))
+        kinds = kinds_of(inner, inputs)
+        return [kinds.of(v) for v in inner.outvars]
+    joined = NEITHER
+    for kind in inputs:
+        joined |= kind
+    return [joined] * len(eqn.outvars)
+
+
+def scan_kinds(eqn: Eqn, inputs: Sequence[Kind]) -> tuple[list[Kind], list[Kind]]:
+    """The kinds of a scan's body inputs and of its outputs: a carry depends on all that any step puts into it.
+
+    Where the example enters a scan at all, a carry of parameters counts as depending on both: it is not the same value at
+    each step, so that nothing can be said of it once for all steps.
+    """
+    parts = scan_parts(eqn)
+    carries = slice(parts.num_consts, parts.num_consts + parts.num_carry)
+    inside = list(inputs)
+    if any(kind & EXAMPLE for kind in inputs):
+        inside[carries] = [BOTH if kind == PARAMS else kind for kind in inside[carries]]
+    while True:
+        kinds = kinds_of(parts.body, inside)
+        outputs = [kinds.of(v) for v in parts.body.outvars]
+        joined = [a | b for a, b in zip(inside[carries], outputs[: parts.num_carry], strict=True)]
+        if joined == inside[carries]:
+            return inside, joined + outputs[parts.num_carry :]
+        inside[carries] = joined

@@ -1,0 +1,299 @@
+"""Where each parameter is used, and how the norm of its per-example gradient will be computed.
+
+The plan is made from shapes alone. Every use of a parameter either has a rule (a *site*) or is *direct*: then the leaf's
+gradient is formed for every example by ordinary differentiation. A leaf with any direct use is direct as a whole, and so
+are the leaves that are mixed with it before they are used; thus no use is forgotten. The other leaves fall into
+components, connected by the values into which they are mixed; most are a single leaf.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+
+from . import _conv, _dot, _embedding
+from ._cost import Choice, choose
+from ._jaxpr import REMAT, SCAN, Eqn, Literal, Opened, Var, inner_jaxpr, opened, scan_parts, source_line
+from ._kinds import BOTH, EXAMPLE, NEITHER, PARAMS, Kind, output_kinds, scan_kinds
+from ._layout import Layout
+from ._views import Origin, of_leaf, of_output
+
+RULES = (_dot, _conv, _embedding)
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One use of a parameter-only value, with a rule.
+
+    Attributes:
+        path: the equation's place: its number in the loss, then in the bodies of loops.
+        eqn, operand: the equation, and which of its operands is the parameter.
+        source: the parameter-only variable of the loss that is used; in loops it has further leading axes, below.
+        stacked: for each loop around the equation, whether it scans over the parameter (else the loop adds rows).
+        lengths: how many steps each of these loops makes.
+        rule: the module that knows the primitive.
+        own: the layout of the equation's operand itself, its axes in the order that the component's uses share.
+        swap: whether left and right are exchanged to agree with the component's other uses.
+    """
+
+    path: Path
+    eqn: Eqn
+    operand: int
+    source: Var
+    stacked: tuple[bool, ...]
+    lengths: tuple[int, ...]
+    rule: ModuleType
+    own: Layout
+    swap: bool = False
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the whole source, loops included."""
+        loops = list(zip(self.stacked, self.lengths, strict=True))
+        shift = sum(self.stacked)
+        move = lambda axes: tuple(axis + shift for axis in axes)
+        return Layout(
+            stack_axes=(*range(shift), *move(self.own.stack_axes)),
+            left_axes=move(self.own.left_axes),
+            right_axes=move(self.own.right_axes),
+            stack=self.own.stack * math.prod(n for stacked, n in loops if stacked),
+            rows=self.own.rows * math.prod(n for stacked, n in loops if not stacked),
+            left=self.own.left,
+            right=self.own.right,
+            fixed=self.own.fixed,
+        )
+
+
+@dataclass(frozen=True)
+class DirectUse:
+    """A use without a rule: what, where, and whether its per-example gradient is larger than what it computes."""
+
+    primitive: str
+    where: str
+    cheap: bool
+
+
+@dataclass(frozen=True)
+class Component:
+    """Leaves that are used through the same values, all of whose uses are sites.
+
+    Attributes:
+        leaves: their positions.
+        sites: the uses.
+        rearranged: whether the values that are used hold the leaves' entries and nothing else.
+        choice: how the norm is computed, and why.
+    """
+
+    leaves: tuple[int, ...]
+    sites: tuple[Site, ...]
+    rearranged: bool
+    choice: Choice
+
+    @property
+    def sources(self) -> tuple[Var, ...]:
+        """The parameter-only values that are used."""
+        return tuple(dict.fromkeys(site.source for site in self.sites))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How each leaf's per-example gradient is dealt with.
+
+    Attributes:
+        jaxpr: the loss, its parameter-only work hoisted.
+        components: the leaves that rules cover.
+        direct: for every leaf differentiated as it is, its uses without a rule (none where it is mixed with one that has).
+        unused: leaves on which the loss doesn't depend.
+        shapes: of all leaves.
+    """
+
+    jaxpr: Opened
+    components: tuple[Component, ...]
+    direct: dict[int, tuple[DirectUse, ...]]
+    unused: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def sites(self) -> dict[Path, Site]:
+        """All sites by path."""
+        return {site.path: site for component in self.components for site in component.sites}
+
+
+def make_plan(jaxpr: Opened, kinds: Sequence[Kind], batch_size: int) -> Plan:
+    """The plan for a loss.
+
+    Args:
+        jaxpr: of one example's loss, hoisted; its first output is the loss, the others don't matter.
+        kinds: of its inputs; those of kind PARAMS are the leaves, and come first.
+        batch_size: for the cost model.
+
+    Returns:
+        The plan.
+    """
+    shapes = tuple(tuple(v.aval.shape) for v, kind in zip(jaxpr.invars, kinds, strict=True) if kind == PARAMS)
+    walk = _Walk(jaxpr, kinds)
+    direct = dict(walk.direct)
+    groups = _connected([walk.origins[site.source].leaves for site in walk.sites])
+    components = []
+    for leaves in groups:
+        sites = tuple(site for site in walk.sites if walk.origins[site.source].leaves <= leaves)
+        if leaves & direct.keys():
+            direct |= {leaf: direct.get(leaf, []) for leaf in leaves}
+        else:
+            components.append(_component(leaves, sites, walk.origins, shapes, batch_size))
+    used = set(direct) | {leaf for component in components for leaf in component.leaves}
+    unused = tuple(leaf for leaf in range(len(shapes)) if leaf not in used)
+    return Plan(jaxpr, tuple(components), {leaf: tuple(uses) for leaf, uses in sorted(direct.items())}, unused, shapes)
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A parameter-only value within a body: which of the loss's variables it is, sliced by which loops."""
+
+    source: Var
+    stacked: tuple[bool, ...]
+
+
+@dataclass
+class _Scope:
+    path: Path
+    lengths: tuple[int, ...]
+    kinds: dict[Var, Kind] = field(default_factory=dict)
+    uses: dict[Var, _Use] = field(default_factory=dict)
+
+    def kind(self, atom: Var | Literal) -> Kind:
+        return NEITHER if isinstance(atom, Literal) else self.kinds[atom]
+
+
+class _Walk:
+    """One walk over the loss, into loops, that collects every use of every leaf."""
+
+    def __init__(self, jaxpr: Opened, kinds: Sequence[Kind]) -> None:
+        self.sites: list[Site] = []
+        self.direct: dict[int, list[DirectUse]] = {}
+        self.origins: dict[Var, Origin] = {}
+        scope = _Scope((), ())
+        scope.kinds = dict.fromkeys(jaxpr.constvars, NEITHER) | dict(zip(jaxpr.invars, kinds, strict=True))
+        for index, var in enumerate(v for v in jaxpr.invars if scope.kinds[v] == PARAMS):
+            self.origins[var] = of_leaf(index, tuple(var.aval.shape))
+            scope.uses[var] = _Use(var, ())
+        self._equations(jaxpr, scope)
+        loss = jaxpr.outvars[0]
+        if scope.kind(loss) == PARAMS:
+            self._use_directly(scope.uses[loss].source, "the loss itself", "", 1)
+
+    def _equations(self, jaxpr: Opened, scope: _Scope) -> None:
+        for number, eqn in enumerate(jaxpr.eqns):
+            inputs = [scope.kind(v) for v in eqn.invars]
+            meets = any(kind & EXAMPLE for kind in inputs)
+            outs = output_kinds(eqn, inputs)
+            params = [i for i, kind in enumerate(inputs) if kind == PARAMS]
+            if params and not meets and not scope.path:
+                origins = [self.origins.get(v) if scope.kind(v) == PARAMS else None for v in eqn.invars]
+                for v in eqn.outvars:
+                    self.origins[v] = of_output(eqn, origins)
+                    scope.uses[v] = _Use(v, ())
+            elif params:
+                self._meeting(eqn, params, inputs, scope, number)
+                outs = [BOTH] * len(outs)
+            scope.kinds.update(zip(eqn.outvars, outs, strict=True))
+
+    def _meeting(self, eqn: Eqn, params: list[int], inputs: list[Kind], scope: _Scope, number: int) -> None:
+        path = (*scope.path, number)
+        if eqn.primitive is SCAN:
+            parts = scan_parts(eqn)
+            first_scanned = parts.num_consts + parts.num_carry
+            inside = _Scope(path, (*scope.lengths, eqn.params["length"]))
+            kinds = scan_kinds(eqn, inputs)[0]
+            self._enter(eqn, parts.body, kinds, scope, inside, lambda i: (i >= first_scanned,))
+        elif eqn.primitive is REMAT:
+            inside = _Scope(path, scope.lengths)
+            self._enter(eqn, opened(inner_jaxpr(eqn)), inputs, scope, inside, lambda i: ())
+        else:
+            rule = next((r for r in RULES if len(params) == 1 and r.covers(eqn, params[0])), None)
+            if rule is not None and any(kind & EXAMPLE for kind in inputs):
+                use = scope.uses[eqn.invars[params[0]]]
+                own = rule.layout(eqn, params[0])
+                site = Site(path, eqn, params[0], use.source, use.stacked, scope.lengths, rule, own)
+                self.sites.append(site)
+            else:
+                for i in params:
+                    self._use(eqn, eqn.invars[i], scope)
+
+    def _enter(self, eqn, body, kinds, scope, inside, sliced) -> None:
+        inside.kinds = dict.fromkeys(body.constvars, NEITHER)
+        for i, (atom, var, kind) in enumerate(zip(eqn.invars, body.invars, kinds, strict=True)):
+            inside.kinds[var] = kind
+            if scope.kind(atom) == PARAMS:
+                if kind == PARAMS:
+                    use = scope.uses[atom]
+                    inside.uses[var] = _Use(use.source, use.stacked + sliced(i))
+                else:
+                    self._use(eqn, atom, scope)
+        self._equations(body, inside)
+        for atom in body.outvars:
+            if inside.kind(atom) == PARAMS:
+                self._use_directly(inside.uses[atom].source, eqn.primitive.name, source_line(eqn), atom.aval.size)
+
+    def _use(self, eqn: Eqn, var: Var, scope: _Scope) -> None:
+        size = max(v.aval.size for v in eqn.outvars) * math.prod(scope.lengths)
+        self._use_directly(scope.uses[var].source, eqn.primitive.name, source_line(eqn), size)
+
+    def _use_directly(self, source: Var, primitive: str, where: str, size: int) -> None:
+        for leaf in self.origins[source].leaves:
+            leaf_size = next(
+                v.aval.size for v, o in self.origins.items() if o.view and o.leaves == {leaf} and o.isometric
+            )
+            self.direct.setdefault(leaf, []).append(DirectUse(primitive, where, leaf_size <= size))
+
+
+def _connected(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """The unions of sets that overlap, directly or through others."""
+    groups: list[frozenset[int]] = []
+    for members in sets:
+        touching = [group for group in groups if group & members]
+        groups = [group for group in groups if not group & members]
+        groups.append(members.union(*touching))
+    return groups
+
+
+def _component(
+    leaves: frozenset[int],
+    sites: tuple[Site, ...],
+    origins: dict[Var, Origin],
+    shapes: Sequence[tuple[int, ...]],
+    batch_size: int,
+) -> Component:
+    rearranged = all(origins[site.source].isometric for site in sites)
+    aligned = _aligned(sites, origins) if rearranged else None
+    entries = sum(math.prod(shapes[leaf]) for leaf in leaves)
+    choice = choose([site.layout for site in sites], entries, batch_size, rows_agree=aligned is not None)
+    return Component(tuple(sorted(leaves)), aligned or sites, rearranged, choice)
+
+
+def _aligned(sites: tuple[Site, ...], origins: dict[Var, Origin]) -> tuple[Site, ...] | None:
+    """The sites with their layouts on the same axes of the same base, or None where they can't be brought there."""
+    if len(sites) == 1:
+        return sites
+    views = [origins[site.source].view for site in sites]
+    if all(view is not None for view in views):
+        bases = {(view.leaf, view.base) for view in views if view is not None}
+        axes = [view.axes for view in views if view is not None]
+    else:
+        bases = {site.source for site in sites}
+        axes = [tuple(range(site.source.aval.ndim)) for site in sites]
+    if len(bases) > 1:
+        return None
+    settled, first = [], None
+    for site, on in zip(sites, axes, strict=True):
+        shift = sum(site.stacked)
+        site = Site(**{**vars(site), "own": site.own.sorted_by(on[shift:])})
+        stack, left, right, fixed = site.layout.on_base(on)
+        first = first or (stack, left, right, fixed)
+        if (stack, right, left, fixed) == first and left != right:
+            site = Site(**{**vars(site), "swap": True})
+        elif (stack, left, right, fixed) != first:
+            return None
+        settled.append(site)
+    return tuple(settled)

@@ -1,0 +1,178 @@
+"""The sum of clipped gradients from one forward and one backward pass."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .._clip import usable_and_factors, weighted_sum
+from .._norm import per_example_norms, relative_error_bound
+from ._gradient import factors, gradient, summed_gradient
+from ._hoist import evaluate
+from ._plan import Component, Path, Plan, Site
+from ._rows import Norm, norm_of_sum
+from ._tap import run_tapped, zeros
+from ._traced import traced
+
+
+class _Seen(NamedTuple):
+    """What one pass over a batch leaves: [B, ...] on every array."""
+
+    outs: list[Any]
+    operands: dict[Path, tuple[Any, ...]]
+    cotangents: dict[Path, Any]
+    direct: dict[int, Any]
+
+
+def clipped_sum(
+    loss_fn: Callable[..., Any],
+    has_aux: bool,
+    clip_norm: float,
+    params: Any,
+    batch: Any,
+    mask: Bool[Array, " B"],
+    keys: Any,
+    shared: tuple[Any, ...],
+) -> tuple[Any, tuple[Any, Any, Any]]:
+    """(sum of clipped gradients, (losses [B], norms [B], aux [B, ...])) for checked arguments."""
+    plan, aux = traced(loss_fn, has_aux, params, batch, shared, keys)
+    leaves, treedef = jax.tree.flatten(params)
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    shared_leaves = jax.tree.leaves(shared)
+    seen = _forward_and_backward(plan, leaves, jax.tree.leaves((batch, keys)), shared_leaves)
+
+    static = [*leaves, *(None for _ in jax.tree.leaves((batch, keys))), *shared_leaves]
+    kept, norms = dict(seen.direct), []
+    by_rows = [component for component in plan.components if component.choice.form == "rows"]
+    for component in plan.components:
+        if component.choice.form == "formed":
+            kept |= _formed(plan, component, static, seen)
+        else:
+            norms.append(_norms_by_rows(component, seen))
+    if kept:
+        kept = {leaf: grads.astype(jnp.float32) for leaf, grads in kept.items()}
+        exact = per_example_norms(kept)
+        norms.append(Norm(exact, exact * jnp.float32(1 + relative_error_bound(kept))))
+    norm = _together(norms, mask.shape[0])
+    usable, factor = usable_and_factors(norm.upper, mask, clip_norm)
+
+    total = {leaf: weighted_sum(grads, usable, factor) for leaf, grads in kept.items()}
+    for component in by_rows:
+        total |= _summed(plan, component, static, seen, usable, factor)
+    zero = lambda leaf: jnp.zeros(leaves[leaf].shape, jnp.float32)
+    grads = treedef.unflatten([total[leaf] if leaf in total else zero(leaf) for leaf in range(len(leaves))])
+    losses, *aux_leaves = seen.outs
+    return grads, (losses, jnp.where(mask, norm.value, 0), aux.unflatten(aux_leaves))
+
+
+def _forward_and_backward(plan: Plan, leaves: list[Any], batch: list[Any], shared: list[Any]) -> _Seen:
+    sites = plan.sites
+
+    def one(example: list[Any]) -> tuple[Any, ...]:
+        def loss(taps: Any, direct: dict[int, Any]) -> tuple[Any, Any]:
+            args = [direct.get(i, leaf) for i, leaf in enumerate(leaves)]
+            outs, operands = run_tapped(plan.jaxpr, [*args, *example, *shared], taps)
+            others = {
+                path: tuple(v for i, v in enumerate(values) if i != sites[path].operand)
+                for path, values in operands.items()
+            }
+            return outs[0], (outs, others)
+
+        direct = {leaf: leaves[leaf] for leaf in plan.direct}
+        value, pull, (outs, operands) = jax.vjp(loss, zeros(sites), direct, has_aux=True)
+        cotangents, gradients = pull(jnp.ones((), value.dtype))
+        return outs, operands, cotangents, gradients
+
+    return _Seen(*jax.vmap(one)(batch))
+
+
+def _norms_by_rows(component: Component, seen: _Seen) -> Norm:
+    def one(operands: list[Any], cotangents: list[Any]) -> Norm:
+        return norm_of_sum(
+            [factors(site, o, g) for site, o, g in zip(component.sites, operands, cotangents, strict=True)]
+        )
+
+    return jax.vmap(one)(*_of(component.sites, seen))
+
+
+def _formed(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> dict[int, Any]:
+    """The gradient of every example with respect to the component's leaves, [B, ...]."""
+    pull = _pullback(plan, component, static)
+
+    def one(operands: list[Any], cotangents: list[Any]) -> dict[int, Any]:
+        formed = [gradient(site, o, g) for site, o, g in zip(component.sites, operands, cotangents, strict=True)]
+        return pull(formed)
+
+    return jax.vmap(one)(*_of(component.sites, seen))
+
+
+def _summed(
+    plan: Plan, component: Component, static: Sequence[Any], seen: _Seen, usable: Any, factor: Any
+) -> dict[int, Any]:
+    """The weighted sum of the gradients with respect to the component's leaves.
+
+    Unusable examples' operands and cotangents are both replaced by zeros: a zero factor alone would leave 0 · NaN.
+    """
+
+    def select(array: Any, scale: Any = None) -> Any:
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            return array
+        column = (-1, *[1] * (array.ndim - 1))
+        array = array.astype(jnp.float32)
+        scaled = array if scale is None else array * scale.reshape(column)
+        return jnp.where(usable.reshape(column), scaled, 0)
+
+    operands, cotangents = _of(component.sites, seen)
+    sums = [
+        summed_gradient(site, [select(a) for a in o], select(g, factor))
+        for site, o, g in zip(component.sites, operands, cotangents, strict=True)
+    ]
+    return _pullback(plan, component, static)(sums)
+
+
+def _pullback(plan: Plan, component: Component, static: Sequence[Any]) -> Callable[[Sequence[Any]], dict[int, Any]]:
+    """From gradients with respect to each site's source to those with respect to the leaves.
+
+    Where the sources are rearranged leaves this is done in float32, whatever types the leaves are cast to on their way.
+    """
+    dtype = jnp.float32 if component.rearranged else None
+
+    def sources(values: dict[int, Any]) -> list[Any]:
+        args = [values.get(i, value) for i, value in enumerate(static)]
+        return evaluate(plan.jaxpr, plan.jaxpr.eqns, args, component.sources, uncast=component.rearranged)
+
+    values = {i: static[i].astype(dtype) if dtype else static[i] for i in component.leaves}
+    shapes, pull = jax.vjp(sources, values)
+
+    def back(gradients: Sequence[Any]) -> dict[int, Any]:
+        by_source = {
+            source: jnp.zeros(s.shape, jnp.float32) for source, s in zip(component.sources, shapes, strict=True)
+        }
+        for site, g in zip(component.sites, gradients, strict=True):
+            by_source[site.source] += g.reshape(by_source[site.source].shape)
+        return pull([by_source[source].astype(s.dtype) for source, s in zip(component.sources, shapes, strict=True)])[0]
+
+    return back
+
+
+def _of(sites: Sequence[Site], seen: _Seen) -> tuple[list[Any], list[Any]]:
+    return [list(seen.operands[site.path]) for site in sites], [seen.cotangents[site.path] for site in sites]
+
+
+def _together(norms: Sequence[Norm], size: int) -> Norm:
+    """The norm over all parts from the norm of each, scaled so that no square over- or underflows."""
+    if not norms:
+        return Norm(jnp.zeros(size), jnp.zeros(size))
+    if len(norms) == 1:
+        return norms[0]
+
+    def join(parts: list[Float[Array, " B"]]) -> Float[Array, " B"]:
+        stack = jnp.stack(parts)
+        largest = jnp.max(stack, axis=0)
+        scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
+        return scale * jnp.sqrt(jnp.sum(jnp.square(stack / scale[None]), axis=0))
+
+    slack = jnp.float32(1 + (len(norms) + 6) * 2.0**-24)
+    return Norm(join([n.value for n in norms]), join([n.upper for n in norms]) * slack)

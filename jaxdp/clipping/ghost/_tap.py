@@ -1,0 +1,87 @@
+"""Run the loss with a zero added to each site's output, and keep what the site's other operands were.
+
+The gradient with respect to these zeros is the cotangent of each site's output: with the other operands it is all that a
+rule needs. In a scan, each step has a zero of its own.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from ._hoist import Env, read
+from ._jaxpr import SCAN, Eqn, Opened, as_written, bind, inner_jaxpr, opened, rebuilt_remat, rebuilt_scan, scan_parts
+from ._plan import Path, Site
+
+Taps = dict[Path, Any]
+
+
+def zeros(sites: dict[Path, Site]) -> Taps:
+    """The zero that is added to each site's output, one for each step of the loops around it."""
+    return {
+        path: jnp.zeros((*site.lengths, *site.eqn.outvars[0].aval.shape), site.eqn.outvars[0].aval.dtype)
+        for path, site in sites.items()
+    }
+
+
+def run_tapped(jaxpr: Opened, args: Sequence[Any], taps: Taps) -> tuple[list[Any], dict[Path, tuple[Any, ...]]]:
+    """Run a jaxpr with taps.
+
+    Args:
+        jaxpr: the loss of one example, hoisted.
+        args: its inputs.
+        taps: as `zeros` makes them, for the sites to tap.
+
+    Returns:
+        The outputs, and for each site its operands (None for the parameter's), with a leading axis for each loop.
+    """
+    return _run(jaxpr, args, taps, ())
+
+
+def _run(jaxpr: Opened, args: Sequence[Any], taps: Taps, at: Path) -> tuple[list[Any], dict[Path, tuple[Any, ...]]]:
+    env: Env = dict(zip(jaxpr.constvars, jaxpr.consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
+    seen: dict[Path, tuple[Any, ...]] = {}
+    for number, eqn in enumerate(jaxpr.eqns):
+        path = (*at, number)
+        values = [read(env, v) for v in eqn.invars]
+        inside = {p: tap for p, tap in taps.items() if p[: len(path)] == path and p != path}
+        if path in taps:
+            outs = [out + taps[path] for out in bind(eqn, values)]
+            seen[path] = tuple(values)
+        elif inside:
+            run = _scan if eqn.primitive is SCAN else _remat
+            outs, inner = run(eqn, values, inside, path)
+            seen |= inner
+        else:
+            outs = bind(eqn, values)
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return [read(env, v) for v in jaxpr.outvars], seen
+
+
+def _remat(eqn: Eqn, args: Sequence[Any], taps: Taps, path: Path) -> tuple[list[Any], Any]:
+    body = opened(inner_jaxpr(eqn))
+    keys = list(taps)
+
+    def run(args: Sequence[Any], taps: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        outs, seen = _run(body, args, dict(zip(keys, taps, strict=True)), path)
+        return outs, [seen[key] for key in keys]
+
+    with as_written(eqn):
+        outs, seen = rebuilt_remat(eqn, run)(list(args), list(taps.values()))
+    return outs, dict(zip(keys, seen, strict=True))
+
+
+def _scan(eqn: Eqn, args: Sequence[Any], taps: Taps, path: Path) -> tuple[list[Any], Any]:
+    parts = scan_parts(eqn)
+    consts, first = list(args[: parts.num_consts]), parts.num_consts + parts.num_carry
+    keys = list(taps)
+
+    def step(carry: Sequence[Any], xs: tuple[Sequence[Any], Sequence[Any]]) -> tuple[Any, Any]:
+        slices, taps = xs
+        outs, seen = _run(parts.body, [*consts, *carry, *slices], dict(zip(keys, taps, strict=True)), path)
+        return outs[: parts.num_carry], (outs[parts.num_carry :], [seen[key] for key in keys])
+
+    with as_written(eqn):
+        scanned = (list(args[first:]), list(taps.values()))
+        ends, (stacks, seen) = rebuilt_scan(eqn, step, list(args[parts.num_consts : first]), scanned)
+    return [*ends, *stacks], dict(zip(keys, seen, strict=True))

@@ -1,0 +1,53 @@
+"""The loss of one example as a hoisted jaxpr, and the plan for its parameters."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from ._hoist import hoisted
+from ._jaxpr import opened, trace
+from ._kinds import EXAMPLE, NEITHER, PARAMS
+from ._plan import Plan, make_plan
+
+
+class Traced(NamedTuple):
+    """A traced loss.
+
+    Attributes:
+        plan: how each leaf is dealt with.
+        aux: the structure of the loss's auxiliary output.
+    """
+
+    plan: Plan
+    aux: Any
+
+
+def traced(
+    loss_fn: Callable[..., Any], has_aux: bool, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any
+) -> Traced:
+    """Trace the loss of one example and plan its clipping.
+
+    Args:
+        loss_fn, has_aux: as `clipped_grad` takes them.
+        params: pytree of floating-point arrays.
+        batch: pytree of arrays [B, ...].
+        shared: further arguments of the loss.
+        keys: one key an example, or None.
+
+    Returns:
+        A `Traced`.
+    """
+
+    def one(params: Any, example: Any, key: Any, shared: Any) -> tuple[Any, Any]:
+        keywords = {} if key is None else {"rng": key}
+        out = loss_fn(params, example, *shared, **keywords)
+        return out if has_aux else (out, None)
+
+    first = lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+    example, key = jax.tree.map(first, (batch, keys))
+    jaxpr, (_, aux) = trace(one, params, example, key, shared)
+    counts = [len(jax.tree.leaves(part)) for part in (params, (example, key), shared)]
+    kinds = [PARAMS] * counts[0] + [EXAMPLE] * counts[1] + [NEITHER] * counts[2]
+    size = jax.tree.leaves(batch)[0].shape[0]
+    return Traced(make_plan(opened(hoisted(jaxpr, kinds)), kinds, size), jax.tree.structure(aux))
