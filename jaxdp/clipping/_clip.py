@@ -39,11 +39,26 @@ def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clip_norm: float) -> Clipp
     References:
         Abadi et al., "Deep Learning with Differential Privacy", arXiv 1607.00133, algorithm 1.
     """
-    grads = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), grads)
+    grads = settled(grads)
     norms = per_example_norms(grads)
     usable, factors = usable_and_factors(norms * jnp.float32(1 + relative_error_bound(grads)), mask, clip_norm)
     total = jax.tree.map(lambda leaf: weighted_sum(leaf, usable, factors), grads)
     return ClippedSum(total, jnp.where(mask, norms, 0))
+
+
+def settled(values: Any) -> Any:
+    """Floating-point leaves in float32, with one value for all who read them.
+
+    XLA keeps float32 for some readers of what a bfloat16 model rounds, and not for others: a norm would then be taken of
+    other numbers than those that are added up, 0.1 % apart. Behind the barrier all readers see the same.
+    """
+
+    def settle(leaf: Any) -> Any:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype == jnp.float32:
+            return leaf
+        return jax.lax.optimization_barrier(leaf.astype(jnp.float32))
+
+    return jax.tree.map(settle, values)
 
 
 def usable_and_factors(

@@ -47,13 +47,13 @@ def choose(layouts: Sequence[Layout], entries: int, batch_size: int, *, rows_agr
     Returns:
         The choice.
     """
-    gradient = sum(2 * use.stack * use.rows * use.left * use.right for use in layouts)
-    rows_entries = sum(use.stack * use.rows * (use.left + use.right) for use in layouts)
+    gradient = sum(2 * use.stack * use.rows * (1 if use.one_hot else use.left) * use.right for use in layouts)
+    rows_entries = sum(use.stack * use.rows * use.floats for use in layouts)
     pairs = [(a, b) for i, a in enumerate(layouts) for b in layouts[i:]]
     if len(layouts) == 1 and layouts[0].rows == 1:
         gram, matrices = rows_entries, 0
     else:
-        gram = sum(2 * a.stack * a.rows * b.rows * (a.left + a.right) for a, b in pairs)
+        gram = sum(2 * a.stack * a.rows * b.rows * max(a.floats, b.floats) for a, b in pairs)
         matrices = sum(a.stack * a.rows * b.rows for a, b in pairs)
     by_rows = (gram + gradient) / OPERATIONS_PER_BYTE + 12 * rows_entries + 8 * matrices
     formed = gradient / OPERATIONS_PER_BYTE + 12 * entries + 4 * rows_entries

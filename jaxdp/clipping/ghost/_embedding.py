@@ -38,6 +38,7 @@ def layout(eqn: Eqn, operand: int) -> Layout:
         left=math.prod(table[i] for i in looked_up),
         right=math.prod(table[i] for i in kept),
         fixed=looked_up if len(looked_up) > 1 else None,
+        one_hot=True,
     )
 
 

@@ -18,6 +18,7 @@ class Layout:
         stack, rows, left, right: E, T, p and d.
         fixed: set where the entries don't follow the axes' order alone (a convolution's groups); such uses agree only
             where this and all axes do.
+        one_hot: whether a left vector has a single entry, so that its products cost nothing.
     """
 
     stack_axes: tuple[int, ...]
@@ -28,11 +29,17 @@ class Layout:
     left: int
     right: int
     fixed: tuple[int, ...] | None = None
+    one_hot: bool = False
 
     @property
     def size(self) -> int:
         """Entries of the parameter operand."""
         return self.stack * self.left * self.right
+
+    @property
+    def floats(self) -> int:
+        """Values in a pair of left and right vectors."""
+        return (1 if self.one_hot else self.left) + self.right
 
     def sorted_by(self, axes: tuple[int, ...]) -> "Layout":
         """The same with each part's axes in the order in which the base of a view has them."""

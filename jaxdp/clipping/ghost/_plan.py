@@ -62,6 +62,7 @@ class Site:
             left=self.own.left,
             right=self.own.right,
             fixed=self.own.fixed,
+            one_hot=self.own.one_hot,
         )
 
 

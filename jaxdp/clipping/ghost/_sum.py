@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._clip import usable_and_factors, weighted_sum
+from .._clip import settled, usable_and_factors, weighted_sum
 from .._norm import per_example_norms, relative_error_bound
 from ._gradient import factors, gradient, summed_gradient
 from ._hoist import evaluate
@@ -52,7 +52,7 @@ def clipped_sum(
         else:
             norms.append(_norms_by_rows(component, seen))
     if kept:
-        kept = {leaf: grads.astype(jnp.float32) for leaf, grads in kept.items()}
+        kept = settled(kept)
         exact = per_example_norms(kept)
         norms.append(Norm(exact, exact * jnp.float32(1 + relative_error_bound(kept))))
     norm = _together(norms, mask.shape[0])
@@ -85,7 +85,9 @@ def _forward_and_backward(plan: Plan, leaves: list[Any], batch: list[Any], share
         cotangents, gradients = pull(jnp.ones((), value.dtype))
         return outs, operands, cotangents, gradients
 
-    return _Seen(*jax.vmap(one)(batch))
+    seen = _Seen(*jax.vmap(one)(batch))
+    operands, cotangents, direct = settled((seen.operands, seen.cotangents, seen.direct))
+    return _Seen(seen.outs, operands, cotangents, direct)
 
 
 def _norms_by_rows(component: Component, seen: _Seen) -> Norm:

@@ -1,0 +1,235 @@
+"""What clipped gradients cost: time, peak memory and compilation, by workload and method, against ordinary gradients.
+
+    python benchmarks/clipping.py                            # every workload, every method
+    python benchmarks/clipping.py --workloads mlp lstm --pairs 5
+    python benchmarks/clipping.py --sweep                    # time against batch size, and memory by microbatch
+
+The denominator is the faster of two non-private gradients of the same model and batch: of the batch's mean loss, and of the
+per-example loss under `vmap`. All methods of a workload run interleaved in one process; medians are reported. Prints a
+table, and writes it with a plot, the hardware, the versions and the command to benchmarks/results/DEVICE/.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import optax
+import tyro
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from workloads import WORKLOADS, Workload
+
+import jaxdp
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What clipped gradients cost."""
+
+    workloads: tuple[str, ...] = tuple(WORKLOADS)
+    """which models to measure"""
+    pairs: int = 20
+    """interleaved measurements of each method"""
+    methods: tuple[str, ...] = ("auto", "vmap")
+    """how gradients are clipped"""
+    sweep: bool = False
+    """measure time against batch size and memory against microbatch size instead"""
+    results: Path = Path(__file__).parent / "results"
+    """where to write"""
+
+
+@dataclass
+class Variant:
+    """One program on one workload, with what was measured of it."""
+
+    workload: str
+    name: str
+    batch_size: int
+    compile_seconds: float
+    temporary_mib: float
+    milliseconds: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """Milliseconds a call."""
+        return statistics.median(self.milliseconds)
+
+
+def main(options: Options) -> None:
+    """Measure, print, write."""
+    if unknown := set(options.workloads) - set(WORKLOADS):
+        sys.exit(f"unknown workloads {sorted(unknown)}; known: {', '.join(WORKLOADS)}")
+    if options.sweep:
+        _write(options, "clipping-sweep", _sweep(options))
+        return
+    variants = []
+    for name in track(options.workloads, description="workloads", console=Console(stderr=True)):
+        variants += _measure(options, WORKLOADS[name]())
+        _print([v for v in variants if v.workload == name])
+    _write(options, "clipping", variants)
+
+
+def _measure(options: Options, workload: Workload) -> list[Variant]:
+    params, batch = workload.params, workload.batch
+    programs: dict[str, Callable[..., Any]] = {
+        "gradient, batched": lambda p, b: jax.grad(lambda p: jnp.mean(workload.batch_loss(p, b)))(p),
+        "gradient, vmapped": lambda p, b: jax.grad(lambda p: jnp.mean(jax.vmap(workload.loss, (None, 0))(p, b)))(p),
+    }
+    for method in options.methods:
+        programs[f"clipped, {method}"] = jaxdp.clipped_grad(workload.loss, clip_norm=1.0, method=method)
+    programs["whole step, plain"] = _plain_step(programs["gradient, vmapped"])
+    programs["whole step, private"] = _private_step(workload)
+    programs["noise alone"] = lambda p, b: jaxdp.noise.tree_normal(jax.random.key(0), p)
+    compiled, variants = [], []
+    for name, program in programs.items():
+        call, variant = _compile(workload, name, program, params, batch)
+        compiled.append(call)
+        variants.append(variant)
+    for pair in range(options.pairs):
+        for call, variant in zip(compiled, variants, strict=True):
+            if pair >= 3 and variant.median > 1000:
+                continue  # its ratio needs no more digits
+            start = time.perf_counter()
+            jax.block_until_ready(call(params, batch))
+            variant.milliseconds.append(1e3 * (time.perf_counter() - start))
+    return variants
+
+
+def _compile(workload: Workload, name: str, program: Any, params: Any, batch: Any) -> tuple[Any, Variant]:
+    start = time.perf_counter()
+    compiled = jax.jit(program).lower(params, batch).compile()
+    seconds = time.perf_counter() - start
+    jax.block_until_ready(compiled(params, batch))
+    memory = compiled.memory_analysis().temp_size_in_bytes / 2**20
+    return compiled, Variant(workload.name, name, workload.batch_size, seconds, memory)
+
+
+def _plain_step(gradient: Callable[..., Any]) -> Callable[..., Any]:
+    optimizer = optax.sgd(0.1, momentum=0.9)
+
+    def step(params: Any, batch: Any) -> Any:
+        updates, _ = optimizer.update(gradient(params, batch), optimizer.init(params), params)
+        return optax.apply_updates(params, updates)
+
+    return step
+
+
+def _private_step(workload: Workload) -> Callable[..., Any]:
+    optimizer = jaxdp.dp_sgd(
+        0.1, momentum=0.9, noise_multiplier=1.0, expected_batch_size=workload.batch_size, key=jax.random.key(0)
+    )
+    clipped = jaxdp.clipped_grad(workload.loss, clip_norm=1.0)
+
+    def step(params: Any, batch: Any) -> Any:
+        out = clipped(params, batch)
+        updates, _ = optimizer.update(out.grads, optimizer.init(params), params, sensitivity=out.sensitivity)
+        return optax.apply_updates(params, updates)
+
+    return step
+
+
+def _sweep(options: Options) -> list[Variant]:
+    variants = []
+    for name in options.workloads:
+        for size in (16, 32, 64, 128, 256, 512, 1024, 2048):
+            workload = WORKLOADS[name](size)
+            for microbatch in (None, 64):
+                program = jaxdp.clipped_grad(workload.loss, clip_norm=1.0, microbatch_size=microbatch)
+                title = "clipped" if microbatch is None else f"clipped, microbatch {microbatch}"
+                call, variant = _compile(workload, title, program, workload.params, workload.batch)
+                for _ in range(5):
+                    start = time.perf_counter()
+                    jax.block_until_ready(call(workload.params, workload.batch))
+                    variant.milliseconds.append(1e3 * (time.perf_counter() - start))
+                variants.append(variant)
+        table = Table("batch", "program", "ms", "µs an example", "temporary MiB", title=name)
+        for v in variants:
+            if v.workload == name:
+                each = 1e3 * v.median / v.batch_size
+                table.add_row(str(v.batch_size), v.name, f"{v.median:.2f}", f"{each:.1f}", f"{v.temporary_mib:.1f}")
+        Console().print(table)
+    return variants
+
+
+def _reference(variants: list[Variant], name: str) -> Variant:
+    rows = {v.name: v for v in variants}
+    if name.startswith("whole step"):
+        return rows["whole step, plain"]
+    return min(rows["gradient, batched"], rows["gradient, vmapped"], key=lambda v: v.median)
+
+
+def _print(variants: list[Variant]) -> None:
+    first = variants[0]
+    table = Table(
+        "program", "ms", "ratio", "temporary MiB", "compile s", title=f"{first.workload}, B {first.batch_size}"
+    )
+    for v in variants:
+        ratio = v.median / _reference(variants, v.name).median
+        table.add_row(v.name, f"{v.median:.2f}", f"{ratio:.2f}", f"{v.temporary_mib:.1f}", f"{v.compile_seconds:.1f}")
+    Console().print(table)
+
+
+def _write(options: Options, name: str, variants: list[Variant]) -> None:
+    device = jax.devices()[0].device_kind if jax.default_backend() != "cpu" else f"cpu-{os.cpu_count()}-cores"
+    folder = options.results / device.replace(" ", "-").lower()
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {
+        "command": ["python", "benchmarks/clipping.py", *sys.argv[1:]],
+        "device": device,
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "versions": {package: importlib.metadata.version(package) for package in ("jax", "flax", "optax")},
+        "commit": subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ).stdout.strip(),
+        "variants": [asdict(v) | {"median_milliseconds": v.median} for v in variants],
+    }
+    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    _plot(variants, folder / f"{name}.png", sweep=options.sweep)
+    print(f"written to {folder}")
+
+
+def _plot(variants: list[Variant], path: Path, *, sweep: bool) -> None:
+    figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
+    if sweep:
+        for key in dict.fromkeys((v.workload, v.name) for v in variants):
+            own = [v for v in variants if (v.workload, v.name) == key]
+            axes.loglog([v.batch_size for v in own], [v.median for v in own], marker="o", label=", ".join(key))
+        axes.set(xlabel="batch size (examples)", ylabel="time of a clipped gradient (ms)")
+    else:
+        names = list(dict.fromkeys(v.workload for v in variants))
+        shown = [n for n in dict.fromkeys(v.name for v in variants) if n.startswith("clipped") or n.endswith("private")]
+        for i, title in enumerate(shown):
+            ratios = []
+            for name in names:
+                own = [v for v in variants if v.workload == name]
+                one = next(v for v in own if v.name == title)
+                ratios.append(one.median / _reference(own, title).median)
+            positions = [k + (i - 1) * 0.27 for k in range(len(names))]
+            bars = axes.bar(positions, ratios, width=0.25, label=title)
+            axes.bar_label(bars, fmt="%.2f", fontsize=7)
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.set_xticks(range(len(names)), names, fontsize=8)
+        axes.set(yscale="log", ylabel="time, relative to the non-private one")
+    axes.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))

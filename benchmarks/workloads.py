@@ -1,0 +1,165 @@
+"""The models that the benchmarks run: each a loss for one example, parameters and a batch, made from a fixed seed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxdp.models import CNN
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model with a batch: `loss(params, example)` for one example, `batch_loss(params, batch)` for all, [B]."""
+
+    name: str
+    batch_size: int
+    loss: Callable[[Any, Any], Any]
+    batch_loss: Callable[[Any, Any], Any]
+    params: Any
+    batch: Any
+
+
+def _classifier(
+    name: str, size: int, model: nn.Module, inputs: jax.Array, classes: int, batched: Callable[..., Any] | None = None
+) -> Workload:
+    labels = jax.random.randint(jax.random.key(1), (size,), 0, classes)
+    params = model.init(jax.random.key(2), inputs[0])
+    cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+    loss = lambda p, example: cross_entropy(model.apply(p, example[0]), example[1])
+    apply = batched or jax.vmap(model.apply, (None, 0))
+    batch_loss = lambda p, batch: cross_entropy(apply(p, batch[0]), batch[1])
+    return Workload(name, size, loss, batch_loss, params, (inputs, labels))
+
+
+def _normal(size: int, *shape: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(0), (size, *shape))
+
+
+class _TutorialCNN(nn.Module):
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        return CNN(num_classes=10)(image, train=True)
+
+
+def cnn(size: int = 256) -> Workload:
+    """The tutorials' CNN on 28 × 28 images, 26,010 parameters."""
+    return _classifier("cnn", size, _TutorialCNN(), _normal(size, 28, 28, 1), 10)
+
+
+def mlp(size: int = 256) -> Workload:
+    """784 – 1024 – 1024 – 10, 1.9 million parameters."""
+    model = nn.Sequential([nn.Dense(1024), nn.relu, nn.Dense(1024), nn.relu, nn.Dense(10)])
+    return _classifier("mlp", size, model, _normal(size, 784), 10, model.apply)
+
+
+class _Transformer(nn.Module):
+    """Pre-norm blocks of width 256 with four heads, mean pooling."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = nn.Dense(256)(x) + self.param("positions", nn.initializers.normal(0.02), (x.shape[-2], 256))
+        for _ in range(4):
+            y = nn.LayerNorm()(x)
+            x = x + nn.MultiHeadDotProductAttention(4)(y, y)
+            x = x + nn.Dense(256)(nn.gelu(nn.Dense(1024)(nn.LayerNorm()(x))))
+        return nn.Dense(10)(jnp.mean(nn.LayerNorm()(x), axis=-2))
+
+
+def transformer(size: int, tokens: int) -> Workload:
+    """Four blocks of width 256 on sequences of 28 numbers a token."""
+    model = _Transformer()
+    return _classifier(f"transformer-{tokens}", size, model, _normal(size, tokens, 28), 10, model.apply)
+
+
+class _LSTM(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.Dense(10)(nn.RNN(nn.OptimizedLSTMCell(128))(x)[..., -1, :])
+
+
+def lstm(size: int = 256) -> Workload:
+    """An LSTM of 128 units over 64 steps of 28 numbers."""
+    model = _LSTM()
+    return _classifier("lstm", size, model, _normal(size, 64, 28), 10, model.apply)
+
+
+class _Text(nn.Module):
+    @nn.compact
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        x = jnp.mean(nn.Embed(32_000, 64)(tokens), axis=-2)
+        return nn.Dense(10)(nn.relu(nn.Dense(64)(x)))
+
+
+def text(size: int = 256) -> Workload:
+    """The mean of 64 tokens' embeddings, vocabulary 32,000, and two dense layers."""
+    model = _Text()
+    tokens = jax.random.randint(jax.random.key(0), (size, 64), 0, 32_000)
+    return _classifier("text", size, model, tokens, 10, model.apply)
+
+
+class _Conv(nn.Module):
+    """A 3 × 3 convolution, its kernel standardised over each output channel if asked."""
+
+    features: int
+    stride: int
+    standardised: bool
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        shape = (3, 3, x.shape[-1], self.features)
+        kernel = self.param("kernel", nn.initializers.he_normal(), shape)
+        if self.standardised:
+            mean = jnp.mean(kernel, axis=(0, 1, 2), keepdims=True)
+            kernel = (kernel - mean) / jnp.sqrt(
+                jnp.var(kernel, axis=(0, 1, 2), keepdims=True) * kernel[..., 0].size + 1e-4
+            )
+        batched = x.reshape(-1, *x.shape[-3:])
+        y = jax.lax.conv_general_dilated(
+            batched, kernel, (self.stride, self.stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return y.reshape(*x.shape[:-3], *y.shape[1:])
+
+
+class _WRN(nn.Module):
+    """Wide ResNet 16-4 with group normalisation after the activation."""
+
+    standardised: bool
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        conv = partial(_Conv, standardised=self.standardised)
+        norm = lambda x: nn.GroupNorm(16, reduction_axes=(-3, -2, -1))(nn.relu(x))
+        x = conv(16, 1)(x)
+        for width, stride in ((64, 1), (128, 2), (256, 2)):
+            for block in range(2):
+                by = stride if block == 0 else 1
+                y = norm(x)
+                skip = nn.Dense(width)(y[..., ::by, ::by, :]) if block == 0 else x
+                y = norm(conv(width, by)(y))
+                x = skip + conv(width, 1)(y)
+        return nn.Dense(10)(jnp.mean(norm(x), axis=(-3, -2)))
+
+
+def wrn(size: int = 64, *, standardised: bool = False) -> Workload:
+    """WRN-16-4 on 32 × 32 colour images."""
+    model = _WRN(standardised)
+    name = "wrn-standardised" if standardised else "wrn"
+    return _classifier(name, size, model, _normal(size, 32, 32, 3), 10, model.apply)
+
+
+WORKLOADS: dict[str, Callable[..., Workload]] = {
+    "mlp": mlp,
+    "cnn": cnn,
+    "transformer-28": lambda size=64: transformer(size, 28),
+    "transformer-256": lambda size=16: transformer(size, 256),
+    "lstm": lstm,
+    "text": text,
+    "wrn": wrn,
+    "wrn-standardised": lambda size=64: wrn(size, standardised=True),
+}

@@ -1,0 +1,268 @@
+"""Ghost clipping against a Python loop over single examples: every kind of model, every rule, every bad example."""
+
+import math
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models_to_clip import MODELS
+from oracle import distance, loop, norm_of
+
+import jaxdp
+
+
+def in_dtype(tree: Any, dtype: Any) -> Any:
+    cast = lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+    return jax.tree.map(cast, tree)
+
+
+@pytest.fixture(autouse=True)
+def _as_users_run() -> Any:
+    """The models promote dtypes and ranks as users' models do."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_grads_and_norms_are_those_of_a_loop_over_examples(name: str) -> None:
+    loss, params, batch = MODELS[name]()
+    mask = np.array([True, True, False, True, True, True])
+    _, norms = loop(loss, params, batch, mask, math.inf)
+    clip_norm = float(np.median(norms))
+    expected, norms = loop(loss, params, batch, mask, clip_norm)
+    out = jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, method="ghost"))(params, batch, mask=jnp.asarray(mask))
+    np.testing.assert_allclose(out.norms, norms, rtol=1e-5, atol=1e-30)
+    assert distance(out.grads, expected) <= 1e-5 * sum(min(n, clip_norm) for n in norms)
+    losses = jax.vmap(loss, (None, 0))(params, batch)
+    np.testing.assert_allclose(out.losses, jnp.where(jnp.asarray(mask), losses, 0), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["linen_dense_over_tokens", "linen_scanned_transformer", "tied_embedding_language_model"]
+)
+def test_a_bfloat16_model_agrees_within_its_own_rounding(name: str) -> None:
+    loss, params, batch = MODELS[name]()
+    params, batch = in_dtype((params, batch), jnp.bfloat16)
+    both = [
+        jax.jit(jaxdp.clipped_grad(loss, clip_norm=0.1, method=method))(params, batch) for method in ("ghost", "vmap")
+    ]
+    np.testing.assert_allclose(both[0].norms, both[1].norms, rtol=2e-2)
+    assert distance(both[0].grads, both[1].grads) <= 2e-2 * 6 * 0.1
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(both[0].grads))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "linen_dense",
+        "linen_dense_over_tokens",
+        "linen_conv_2d_strided_dilated",
+        "linen_conv_of_many_channels_on_few_positions",
+        "linen_norm_layers",
+        "linen_scanned_transformer",
+        "linen_lstm",
+        "siamese_net",
+        "weight_standardisation",
+    ],
+)
+def test_bad_examples_and_padding_contribute_exactly_zero(name: str, bad: float) -> None:
+    loss, params, batch = MODELS[name]()
+    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=0.5, method="ghost"))
+    spoilt = batch.at[1].set(bad).at[4].set(bad)
+    mask = jnp.arange(6) != 4
+    out = grad_fn(params, spoilt, mask=mask)
+    clean = grad_fn(params, batch.at[1].set(0).at[4].set(0), mask=mask & (jnp.arange(6) != 1))
+    assert not np.isfinite(out.norms[1])
+    assert out.norms[4] == 0
+    jax.tree.map(np.testing.assert_array_equal, out.grads, clean.grads)
+
+
+def test_a_bad_cotangent_of_a_lookup_contributes_exactly_zero() -> None:
+    loss = lambda table, example: jnp.sum(table[example[0]] * example[1])
+    batch = (jnp.array([[0, 1], [1, 2]]), jnp.array([[[1.0, 2.0], [3.0, 4.0]], [[math.nan, 1.0], [1.0, 1.0]]]))
+    out = jaxdp.clipped_grad(loss, clip_norm=100.0, method="ghost")(jnp.ones((3, 2)), batch)
+    np.testing.assert_array_equal(out.grads, [[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]])
+
+
+@hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+@hypothesis.given(st.data())
+def test_dot_general_in_every_arrangement_of_its_axes(data: Any) -> None:
+    shared, contracted = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2))
+    sizes = lambda n: data.draw(st.lists(st.integers(1, 3), min_size=n, max_size=n))
+    both, frees = sizes(shared + contracted), (sizes(data.draw(st.integers(0, 2))), sizes(data.draw(st.integers(0, 2))))
+    shapes, places = [], []
+    for free in frees:
+        order = data.draw(st.permutations(range(len(both) + len(free))))
+        shapes.append([([*both, *free])[i] for i in order])
+        places.append([order.index(i) for i in range(len(both))])
+    numbers = (tuple(tuple(p[shared:]) for p in places), tuple(tuple(p[:shared]) for p in places))
+    weight_first = data.draw(st.booleans())
+    product = lambda a, b: jax.lax.dot_general(a, b, numbers)
+    loss = lambda w, x: jnp.sum(jnp.sin(product(w, x) if weight_first else product(x, w)))
+    weight, example = shapes if weight_first else shapes[::-1]
+    _agrees(loss, jax.random.normal(jax.random.key(1), weight), jax.random.normal(jax.random.key(2), (3, *example)))
+
+
+@hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+@hypothesis.given(
+    space=st.integers(1, 3),
+    groups=st.sampled_from((1, 2)),
+    channels=st.sampled_from((1, 9)),
+    out_channels=st.sampled_from((1, 12)),
+    images=st.sampled_from((1, 2)),
+    data=st.data(),
+)
+def test_convolutions_of_every_kind(
+    space: int, groups: int, channels: int, out_channels: int, images: int, data: Any
+) -> None:
+    each = lambda low, high: tuple(data.draw(st.lists(st.integers(low, high), min_size=space, max_size=space)))
+    window, sides = each(1, 3), each(3, 5)
+    padding = [data.draw(st.tuples(st.integers(0, 2), st.integers(0, 2))) for _ in range(space)]
+    options = {"window_strides": each(1, 2), "lhs_dilation": each(1, 2), "rhs_dilation": each(1, 2)}
+    hypothesis.assume(
+        all(
+            (s - 1) * a + 1 + lo + hi >= (w - 1) * b + 1
+            for s, w, (lo, hi), a, b in zip(
+                sides, window, padding, options["lhs_dilation"], options["rhs_dilation"], strict=True
+            )
+        )
+    )
+    letters = "DHW"[:space]
+    numbers = data.draw(
+        st.sampled_from(
+            [(f"N{letters}C", f"{letters}IO", f"N{letters}C"), (f"NC{letters}", f"OI{letters}", f"NC{letters}")]
+        )
+    )
+    kernel = {"I": channels, "O": groups * out_channels} | dict(zip(letters, window, strict=True))
+    image = {"N": images, "C": groups * channels} | dict(zip(letters, sides, strict=True))
+
+    def loss(w: Any, x: Any) -> Any:
+        out = jax.lax.conv_general_dilated(
+            x, w, padding=padding, dimension_numbers=numbers, feature_group_count=groups, **options
+        )
+        return jnp.sum(jnp.sin(out))
+
+    weight = jax.random.normal(jax.random.key(1), [kernel[c] for c in numbers[1]])
+    _agrees(loss, weight, jax.random.normal(jax.random.key(2), (3, *(image[c] for c in numbers[0]))))
+
+
+def _agrees(loss: Any, params: Any, batch: Any) -> None:
+    expected, norms = loop(loss, params, batch, np.ones(3, bool), 1.0)
+    out = jax.jit(jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost"))(params, batch)
+    np.testing.assert_allclose(out.norms, norms, rtol=1e-5, atol=1e-6)
+    assert distance(out.grads, expected) <= 1e-5 * max(1.0, sum(min(n, 1.0) for n in norms))
+
+
+def cancelling(seed: int, tokens: int, width: int, tilt: float) -> tuple[Any, Any]:
+    """Inputs [1, T, width] and cotangents alike, whose outer products almost cancel, pair by pair."""
+    rng = np.random.default_rng(seed)
+    inputs, cotangents = rng.normal(size=(2, tokens // 2, width))
+    nudge = tilt * rng.normal(size=(tokens // 2, width))
+    rows = np.concatenate([inputs, inputs + nudge]), np.concatenate([cotangents, -cotangents])
+    return tuple(jnp.asarray(r[None], jnp.float32) for r in rows)
+
+
+@pytest.mark.parametrize("precision", ["default", "high", "highest", "bfloat16", "tensorfloat32"])
+@pytest.mark.parametrize("tilt", [0.0, 1e-7, 1e-5, 1e-3])
+def test_rows_that_cancel_never_pass_the_clip_norm(tilt: float, precision: str) -> None:
+    tokens, width, clip_norm = 8, 200, 1.0
+    inputs, cotangents = cancelling(3, tokens, width, tilt)
+    loss = lambda w, example: jnp.sum((example[0] @ w) * example[1])
+    weight = jnp.zeros((width, width))
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=clip_norm, method="ghost")
+    assert grad_fn.explain(weight, (inputs, cotangents)).leaves[0].how == "rows"
+    with jax.default_matmul_precision(precision):
+        out = jax.jit(grad_fn)(weight, (inputs, cotangents))
+    exact = np.asarray(inputs[0], np.float64).T @ np.asarray(cotangents[0], np.float64)
+    assert out.norms[0] >= norm_of(exact) * (1 - 1e-5)
+    # The sum's own float32 rounding is relative to the rows that cancel in it, and is there in any gradient.
+    rows = norm_of(np.linalg.norm(inputs[0], axis=1) * np.linalg.norm(cotangents[0], axis=1))
+    assert norm_of(out.grads) <= clip_norm * (1 + 1e-5) + 1e-6 * rows * clip_norm / float(out.norms[0])
+
+
+def test_a_plain_gram_norm_would_have_let_the_cancelling_rows_through() -> None:
+    negative = 0
+    for seed in range(50):
+        inputs, cotangents = cancelling(seed, 8, 200, 1e-7)
+        inputs, cotangents = inputs[0], cotangents[0]
+        negative += float(jnp.sum((inputs @ inputs.T) * (cotangents @ cotangents.T))) <= 0
+    assert negative > 0
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-18, 1.0, 1e18, 1e30])
+@pytest.mark.parametrize("name", ["linen_dense_over_tokens", "siamese_net", "tied_embedding_language_model"])
+def test_norms_neither_overflow_nor_vanish(name: str, scale: float) -> None:
+    loss, params, batch = MODELS[name]()
+    plain = jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost")(params, batch)
+    scaled = lambda p, x: loss(p, x) * jnp.float32(scale)
+    out = jaxdp.clipped_grad(scaled, clip_norm=scale, method="ghost")(params, batch)
+    np.testing.assert_allclose(np.float64(out.norms) / scale, plain.norms, rtol=1e-5)
+    assert distance(jax.tree.map(lambda g: np.float64(g) / scale, out.grads), plain.grads) <= 1e-4
+
+
+@pytest.mark.parametrize("method", ["ghost", "vmap"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize(
+    "name", ["linen_dense_over_tokens", "linen_lstm", "siamese_net", "tied_embedding_language_model"]
+)
+def test_removing_an_example_moves_the_sum_by_at_most_the_clip_norm(name: str, dtype: Any, method: str) -> None:
+    loss, params, batch = MODELS[name]()
+    params, batch = in_dtype((params, batch), dtype)
+    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=0.01, method=method))
+    whole = grad_fn(params, batch)
+    assert float(jnp.max(whole.norms)) > 0.01
+    for i in range(6):
+        without = grad_fn(params, batch, mask=jnp.arange(6) != i)
+        assert distance(whole.grads, without.grads) <= 0.01 * (1 + 1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["tied_embedding_language_model", "siamese_net", "linen_scanned_transformer", "linen_dense_over_tokens"]
+)
+def test_these_models_are_clipped_without_materialising(name: str) -> None:
+    loss, params, batch = MODELS[name]()
+    report = jaxdp.clipped_grad(loss, clip_norm=1.0).explain(params, batch)
+    assert {leaf.how for leaf in report.leaves} <= {"rows", "direct"}
+    jaxdp.clipped_grad(loss, clip_norm=1.0, strict=True)(params, batch)
+
+
+def test_the_explanation_names_every_parameter_and_the_place_that_has_no_rule() -> None:
+    loss, params, batch = MODELS["branch_and_regulariser"]()
+    report = jaxdp.clipped_grad(loss, clip_norm=1.0).explain(params, batch)
+    assert [leaf.name for leaf in report.leaves] == ["['v']", "['w']"]
+    assert {leaf.how for leaf in report.leaves} == {"materialised"}
+    assert "models_to_clip.py" in str(report.leaves[1].why)
+    with pytest.raises(jaxdp.UsageError, match=r"strict=True: params\['v'\].*models_to_clip"):
+        jaxdp.clipped_grad(loss, clip_norm=1.0, strict=True)(params, batch)
+
+
+def test_the_explanation_says_which_parameter_is_unused() -> None:
+    loss, params, batch = MODELS["an_unused_parameter"]()
+    assert "unused" in str(jaxdp.clipped_grad(loss, clip_norm=1.0).explain(params, batch))
+
+
+def test_strict_materialisation_is_a_contradiction() -> None:
+    with pytest.raises(jaxdp.UsageError, match="strict=True refuses"):
+        jaxdp.clipped_grad(lambda w, x: w * x, clip_norm=1.0, method="vmap", strict=True)
+
+
+@pytest.mark.parametrize("method", ["ghost", "vmap"])
+def test_a_loss_with_effects_is_refused(method: str) -> None:
+    def loss(w: Any, x: Any) -> Any:
+        jax.debug.print("{}", x)
+        return w * x
+
+    with pytest.raises(jaxdp.UsageError, match="the loss has effects"):
+        jaxdp.clipped_grad(loss, clip_norm=1.0, method=method)(jnp.float32(1), jnp.ones(3))
+
+
+def test_a_microbatched_sum_is_the_same() -> None:
+    loss, params, batch = MODELS["linen_dense_over_tokens"]()
+    whole, parts = [jaxdp.clipped_grad(loss, clip_norm=0.1, microbatch_size=size)(params, batch) for size in (None, 4)]
+    np.testing.assert_allclose(whole.norms, parts.norms, rtol=1e-6)
+    assert distance(whole.grads, parts.grads) <= 1e-6

@@ -1,0 +1,362 @@
+"""One table of models in which parameters are used in every way that the clipping rules name.
+
+Each entry makes `(loss, params, batch)`: a loss for one example, float32 parameters, and a batch of six.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+Problem = tuple[Callable[..., Any], Any, Any]
+MODELS: dict[str, Callable[[], Problem]] = {}
+
+
+def model(make: Callable[[], Problem]) -> Callable[[], Problem]:
+    """Enter a maker into the table."""
+    MODELS[make.__name__] = make
+    return make
+
+
+def normal(seed: int, *shape: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+def of_linen(module: nn.Module, batch: Any) -> Problem:
+    params = module.init(jax.random.key(7), jax.tree.map(lambda leaf: leaf[0], batch))
+    return (lambda p, x: jnp.mean(jnp.square(module.apply(p, x)))), params, batch
+
+
+def of_weights(loss: Callable[..., Any], batch: Any, **shapes: tuple[int, ...]) -> Problem:
+    return loss, {name: normal(i, *shape) for i, (name, shape) in enumerate(shapes.items())}, batch
+
+
+def square(x: jax.Array) -> jax.Array:
+    return jnp.mean(jnp.square(x))
+
+
+@model
+def linen_dense() -> Problem:
+    return of_linen(nn.Sequential([nn.Dense(12), nn.relu, nn.Dense(3)]), normal(0, 6, 9))
+
+
+@model
+def linen_dense_over_tokens() -> Problem:
+    return of_linen(nn.Sequential([nn.Dense(24), nn.tanh, nn.Dense(20)]), normal(0, 6, 3, 16))
+
+
+@model
+def linen_dense_general_over_two_axes() -> Problem:
+    return of_linen(nn.DenseGeneral((3, 4), axis=(-2, -1)), normal(0, 6, 5, 2, 6))
+
+
+@model
+def linen_einsum() -> Problem:
+    return of_linen(nn.Einsum((4, 3, 5), "tk,kde->tde"), normal(0, 6, 7, 4))
+
+
+@model
+def linen_conv_1d() -> Problem:
+    return of_linen(nn.Conv(5, (3,)), normal(0, 6, 9, 4))
+
+
+@model
+def linen_conv_2d_strided_dilated() -> Problem:
+    return of_linen(
+        nn.Sequential([nn.Conv(4, (3, 2), 2), nn.tanh, nn.Conv(3, (2, 2), kernel_dilation=2)]), normal(0, 6, 8, 7, 2)
+    )
+
+
+@model
+def linen_conv_3d() -> Problem:
+    return of_linen(nn.Conv(3, (2, 2, 2)), normal(0, 6, 4, 4, 3, 2))
+
+
+@model
+def linen_conv_grouped_and_depthwise() -> Problem:
+    return of_linen(
+        nn.Sequential([nn.Conv(8, (3, 3), feature_group_count=2), nn.Conv(8, (3, 3), feature_group_count=8)]),
+        normal(0, 6, 5, 5, 4),
+    )
+
+
+@model
+def linen_conv_transposed() -> Problem:
+    return of_linen(nn.ConvTranspose(3, (3, 3), (2, 2)), normal(0, 6, 4, 4, 2))
+
+
+@model
+def linen_conv_of_many_channels_on_few_positions() -> Problem:
+    return of_linen(nn.Conv(40, (3, 3)), normal(0, 6, 2, 2, 24))
+
+
+@model
+def linen_norm_layers() -> Problem:
+    layers = [nn.Conv(8, (3, 3)), nn.GroupNorm(2), nn.relu, nn.LayerNorm(), nn.RMSNorm(), jnp.ravel, nn.Dense(3)]
+    return of_linen(nn.Sequential(layers), normal(0, 6, 4, 4, 2))
+
+
+@model
+def linen_embedding() -> Problem:
+    return of_linen(nn.Sequential([nn.Embed(30, 8), nn.Dense(5)]), jax.random.randint(jax.random.key(0), (6, 7), 0, 30))
+
+
+@model
+def linen_attention() -> Problem:
+    return of_linen(nn.MultiHeadDotProductAttention(2, qkv_features=8), normal(0, 6, 5, 8))
+
+
+@model
+def linen_lstm() -> Problem:
+    return of_linen(nn.RNN(nn.OptimizedLSTMCell(10)), normal(0, 6, 5, 4))
+
+
+@model
+def linen_gru() -> Problem:
+    return of_linen(nn.RNN(nn.GRUCell(6)), normal(0, 6, 4, 3))
+
+
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array, _: Any) -> tuple[jax.Array, None]:
+        y = nn.LayerNorm()(x)
+        x = x + nn.MultiHeadDotProductAttention(2)(y, y)
+        return x + nn.Dense(8)(nn.gelu(nn.Dense(16)(nn.LayerNorm()(x)))), None
+
+
+class Stack(nn.Module):
+    remat: bool = False
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        block = nn.remat(Block) if self.remat else Block
+        return nn.scan(block, variable_axes={"params": 0}, split_rngs={"params": True}, length=3)()(x, None)[0]
+
+
+@model
+def linen_scanned_transformer() -> Problem:
+    return of_linen(Stack(), normal(0, 6, 4, 8))
+
+
+@model
+def linen_scanned_and_rematerialised_transformer() -> Problem:
+    return of_linen(Stack(remat=True), normal(0, 6, 4, 8))
+
+
+@model
+def linen_weight_norm() -> Problem:
+    return of_linen(nn.WeightNorm(nn.Dense(6)), normal(0, 6, 3, 5))
+
+
+@model
+def nnx_mlp() -> Problem:
+    net = nnx.Sequential(nnx.Linear(6, 9, rngs=nnx.Rngs(0)), nnx.relu, nnx.Linear(9, 2, rngs=nnx.Rngs(1)))
+    graph, params = nnx.split(net)
+    return (lambda p, x: square(nnx.merge(graph, p)(x))), params, normal(0, 6, 6)
+
+
+@model
+def nnx_conv_with_layer_norm() -> Problem:
+    net = nnx.Sequential(nnx.Conv(2, 4, (3, 3), rngs=nnx.Rngs(0)), nnx.LayerNorm(4, rngs=nnx.Rngs(1)))
+    graph, params = nnx.split(net)
+    return (lambda p, x: square(nnx.merge(graph, p)(x[None]) ** 2)), params, normal(0, 6, 5, 5, 2)
+
+
+@model
+def nnx_embedding_and_einsum() -> Problem:
+    embed, mix = nnx.Embed(11, 4, rngs=nnx.Rngs(0)), nnx.Einsum("td,de->te", (4, 6), rngs=nnx.Rngs(1))
+    graph, params = nnx.split((embed, mix))
+
+    def loss(p: Any, tokens: Any) -> Any:
+        embed, mix = nnx.merge(graph, p)
+        return square(mix(embed(tokens)))
+
+    return loss, params, jax.random.randint(jax.random.key(0), (6, 5), 0, 11)
+
+
+def of_equinox(net: Any, batch: Any, apply: Callable[..., Any] = lambda net, x: net(x)) -> Problem:
+    params, static = eqx.partition(net, eqx.is_inexact_array)
+    return (lambda p, x: square(apply(eqx.combine(p, static), x))), params, batch
+
+
+@model
+def equinox_mlp() -> Problem:
+    return of_equinox(eqx.nn.MLP(5, 3, 8, 2, key=jax.random.key(0)), normal(0, 6, 5))
+
+
+@model
+def equinox_conv() -> Problem:
+    return of_equinox(
+        eqx.nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2, key=jax.random.key(0)), normal(0, 6, 4, 7, 7)
+    )
+
+
+@model
+def equinox_gru_in_a_scan() -> Problem:
+    def apply(cell: Any, xs: Any) -> Any:
+        return jax.lax.scan(lambda h, x: (cell(x, h), h), jnp.zeros(6), xs)[0]
+
+    return of_equinox(eqx.nn.GRUCell(4, 6, key=jax.random.key(0)), normal(0, 6, 5, 4), apply)
+
+
+@model
+def equinox_attention() -> Problem:
+    net = eqx.nn.MultiheadAttention(2, 8, key=jax.random.key(0))
+    return of_equinox(net, normal(0, 6, 4, 8), lambda net, x: net(x, x, x))
+
+
+@model
+def tied_embedding_language_model() -> Problem:
+    def loss(p: Any, tokens: Any) -> Any:
+        hidden = jnp.tanh(p["table"][tokens] @ p["w"])
+        return -jnp.mean(jax.nn.log_softmax(hidden @ p["table"].T)[jnp.arange(6), tokens])
+
+    tokens = jax.random.randint(jax.random.key(0), (6, 6), 0, 40)
+    return of_weights(loss, tokens, table=(40, 12), w=(12, 12))
+
+
+@model
+def lookup_out_of_bounds() -> Problem:
+    def loss(p: Any, i: Any) -> Any:
+        taken = jnp.take(p["table"], i, axis=0, mode="fill", fill_value=0.5)
+        return square(taken + jnp.take(p["other"], i, axis=0, mode="clip"))
+
+    return of_weights(loss, jax.random.randint(jax.random.key(0), (6, 4), -3, 9), table=(6, 3), other=(6, 3))
+
+
+@model
+def lookup_on_two_axes() -> Problem:
+    return of_weights(
+        lambda p, i: square(p["table"][i[:, 0], i[:, 1]]),
+        jax.random.randint(jax.random.key(0), (6, 4, 2), 0, 4),
+        table=(4, 5, 3),
+    )
+
+
+@model
+def siamese_net() -> Problem:
+    def loss(p: Any, x: Any) -> Any:
+        embed = lambda x: jnp.tanh(x @ p["w"]) @ p["v"]
+        return square(embed(x[0]) - embed(x[1]))
+
+    return of_weights(loss, normal(9, 6, 2, 8), w=(8, 7), v=(7, 3))
+
+
+@model
+def siamese_convolution() -> Problem:
+    def loss(p: Any, x: Any) -> Any:
+        embed = lambda x: jnp.tanh(jax.lax.conv(x[None], p["k"], (1, 1), "SAME"))
+        return square(embed(x[0]) - embed(x[1]))
+
+    return of_weights(loss, normal(9, 6, 2, 20, 2, 2), k=(24, 20, 3, 3))
+
+
+@model
+def one_weight_and_its_transpose() -> Problem:
+    return of_weights(lambda p, x: square(jnp.tanh(x @ p["w"]) @ p["w"].T), normal(9, 6, 3, 16), w=(16, 14))
+
+
+@model
+def one_weight_in_two_shapes() -> Problem:
+    return of_weights(
+        lambda p, x: square(x @ p["w"]) + square(x[:, :3] @ p["w"].reshape(3, 8)), normal(9, 6, 2, 4), w=(4, 6)
+    )
+
+
+@model
+def weights_for_each_head() -> Problem:
+    return of_weights(lambda p, x: square(jnp.einsum("thp,hpd->thd", x, p["w"])), normal(9, 6, 2, 3, 8), w=(3, 8, 7))
+
+
+@model
+def weight_standardisation() -> Problem:
+    def loss(p: Any, x: Any) -> Any:
+        w = p["w"]
+        w = (w - jnp.mean(w, axis=0, keepdims=True)) / (jnp.std(w, axis=0, keepdims=True) + 1e-3)
+        return square(jnp.tanh(x @ w))
+
+    return of_weights(loss, normal(9, 6, 3, 8), w=(8, 5))
+
+
+@model
+def spectral_scaling() -> Problem:
+    loss = lambda p, x: square(jnp.tanh(x @ (p["w"] / jnp.linalg.norm(p["w"]))))
+    return of_weights(loss, normal(9, 6, 3, 8), w=(8, 5))
+
+
+@model
+def low_rank_update_of_a_frozen_weight() -> Problem:
+    frozen = normal(20, 8, 6)
+    return of_weights(lambda p, x: square(x @ (frozen + p["a"] @ p["b"])), normal(9, 6, 3, 8), a=(8, 2), b=(2, 6))
+
+
+@model
+def fused_and_split_weights() -> Problem:
+    def loss(p: Any, x: Any) -> Any:
+        q, k = jnp.split(p["qk"], 2, axis=1)
+        return square(x @ q) + square(x @ jnp.concatenate([k, p["v"]], axis=1))
+
+    return of_weights(loss, normal(9, 6, 3, 8), qk=(8, 10), v=(8, 3))
+
+
+@model
+def recurrence_with_weights_in_the_carry() -> Problem:
+    def loss(p: Any, xs: Any) -> Any:
+        def step(carry: Any, x: Any) -> Any:
+            w, h = carry
+            return (w, jnp.tanh(h @ (2 * w) + x)), None
+
+        return square(jax.lax.scan(step, (p["w"], p["h"]), xs)[0][1])
+
+    return of_weights(loss, normal(9, 6, 4, 5), w=(5, 5), h=(5,))
+
+
+@model
+def scan_in_a_scan() -> Problem:
+    def loss(p: Any, xs: Any) -> Any:
+        def layer(x: Any, w: Any) -> Any:
+            step = lambda h, x: (jnp.tanh(h @ w["rec"] + x @ p["shared"]),) * 2
+            return jax.lax.scan(step, jnp.zeros(5), x)[1], None
+
+        return square(jax.lax.scan(layer, xs, {"rec": p["rec"]})[0])
+
+    return of_weights(loss, normal(9, 6, 4, 5), rec=(3, 5, 5), shared=(5, 5))
+
+
+@model
+def branch_and_regulariser() -> Problem:
+    def loss(p: Any, x: Any) -> Any:
+        y = jax.lax.cond(x[0] > 0, lambda: x @ p["w"], lambda: -2 * (x @ p["w"]))
+        return square(y @ p["v"]) + 0.1 * jnp.sum(jnp.square(p["v"]))
+
+    return of_weights(loss, normal(9, 6, 6), w=(6, 4), v=(4, 3))
+
+
+@model
+def custom_gradients() -> Problem:
+    @jax.custom_vjp
+    def scaled(w: Any, x: Any) -> Any:
+        return x @ w
+
+    scaled.defvjp(lambda w, x: (x @ w, (w, x)), lambda kept, g: (3 * jnp.outer(kept[1], g), g @ kept[0].T))
+    clipped = jax.custom_jvp(lambda x: jnp.clip(x, -1, 1))
+    clipped.defjvp(lambda primals, tangents: (clipped(*primals), 0.5 * tangents[0]))
+    return of_weights(lambda p, x: square(clipped(scaled(p["w"], x)) @ p["v"]), normal(9, 6, 6), w=(6, 4), v=(4, 3))
+
+
+@model
+def while_loop_on_the_example() -> Problem:
+    def loss(p: Any, x: Any) -> Any:
+        halved = jax.lax.while_loop(lambda y: jnp.max(jnp.abs(y)) > 1, lambda y: y / 2, x)
+        return square(halved @ p["w"])
+
+    return of_weights(loss, normal(9, 6, 6), w=(6, 4))
+
+
+@model
+def an_unused_parameter() -> Problem:
+    return of_weights(lambda p, x: square(x @ p["w"]), normal(9, 6, 6), w=(6, 4), unused=(3,))

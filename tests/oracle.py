@@ -1,0 +1,39 @@
+"""The oracle of clipping: a Python loop over single examples, added up in float64."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@functools.cache
+def jitted_grad(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.jit(jax.grad(loss_fn))
+
+
+def loop(loss_fn: Callable[..., Any], params: Any, batch: Any, mask: Any, clip_norm: float) -> tuple[Any, list[float]]:
+    """The oracle: one gradient at a time, clipped and added up in float64."""
+    one_gradient = jitted_grad(loss_fn)
+    total = jax.tree.map(lambda leaf: np.zeros(leaf.shape), params)
+    norms = []
+    for i in range(len(mask)):
+        grad = one_gradient(params, jax.tree.map(lambda leaf, i=i: leaf[i], batch))
+        grad = jax.tree.map(lambda leaf: np.asarray(leaf.astype(jnp.float32), np.float64), grad)
+        norm = math.sqrt(sum(float(np.square(leaf).sum()) for leaf in jax.tree.leaves(grad)))
+        norms.append(norm if mask[i] else 0.0)
+        if mask[i] and math.isfinite(norm):
+            factor = min(1.0, clip_norm / norm) if norm else 1.0
+            total = jax.tree.map(lambda a, g, c=factor: a + c * g, total, grad)
+    return total, norms
+
+
+def norm_of(tree: Any) -> float:
+    return math.sqrt(sum(float(np.square(np.asarray(leaf, np.float64)).sum()) for leaf in jax.tree.leaves(tree)))
+
+
+def distance(a: Any, b: Any) -> float:
+    return norm_of(jax.tree.map(lambda x, y: np.asarray(x, np.float64) - np.asarray(y, np.float64), a, b))
