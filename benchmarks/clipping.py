@@ -116,7 +116,8 @@ def _compile(workload: Workload, name: str, program: Any, params: Any, batch: An
     compiled = jax.jit(program).lower(params, batch).compile()
     seconds = time.perf_counter() - start
     jax.block_until_ready(compiled(params, batch))
-    memory = compiled.memory_analysis().temp_size_in_bytes / 2**20
+    analysis = compiled.memory_analysis()
+    memory = analysis.temp_size_in_bytes / 2**20 if analysis else float("nan")
     return compiled, Variant(workload.name, name, workload.batch_size, seconds, memory)
 
 

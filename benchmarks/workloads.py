@@ -26,7 +26,7 @@ class Workload:
 
 
 def _classifier(
-    name: str, size: int, model: nn.Module, inputs: jax.Array, classes: int, batched: Callable[..., Any] | None = None
+    name: str, size: int, model: Any, inputs: jax.Array, classes: int, batched: Callable[..., Any] | None = None
 ) -> Workload:
     labels = jax.random.randint(jax.random.key(1), (size,), 0, classes)
     params = model.init(jax.random.key(2), inputs[0])
@@ -80,7 +80,7 @@ def transformer(size: int, tokens: int) -> Workload:
 class _LSTM(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return nn.Dense(10)(nn.RNN(nn.OptimizedLSTMCell(128))(x)[..., -1, :])
+        return nn.Dense(10)(jnp.asarray(nn.RNN(nn.OptimizedLSTMCell(128))(x))[..., -1, :])
 
 
 def lstm(size: int = 256) -> Workload:

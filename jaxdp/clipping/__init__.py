@@ -2,7 +2,7 @@
 
 `clipped_grad` is the way in. `_per_example` computes gradients one example at a time under `vmap`, `_clip` takes their
 norms and adds them up clipped, and `_microbatches` walks a batch in pieces to bound the memory. This plain method is the
-oracle against which every faster one is tested.
+oracle against which the fast one, `ghost`, is tested.
 """
 
 from ._clip import ClippedSum as ClippedSum, clip_and_sum as clip_and_sum
@@ -15,3 +15,4 @@ from ._inputs import (
     example_keys as example_keys,
 )
 from ._per_example import per_example_grads as per_example_grads
+from .ghost import Explanation as Explanation, LeafReport as LeafReport

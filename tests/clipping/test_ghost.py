@@ -20,6 +20,11 @@ def in_dtype(tree: Any, dtype: Any) -> Any:
     return jax.tree.map(cast, tree)
 
 
+def slow(value: Any) -> Any:
+    """A parameter of a test whose run is left to the slow tests."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _as_users_run() -> Any:
     """The models promote dtypes and ranks as users' models do."""
@@ -42,7 +47,7 @@ def test_grads_and_norms_are_those_of_a_loop_over_examples(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["linen_dense_over_tokens", "linen_scanned_transformer", "tied_embedding_language_model"]
+    "name", ["linen_dense_over_tokens", slow("linen_scanned_transformer"), slow("tied_embedding_language_model")]
 )
 def test_a_bfloat16_model_agrees_within_its_own_rounding(name: str) -> None:
     loss, params, batch = MODELS[name]()
@@ -55,7 +60,7 @@ def test_a_bfloat16_model_agrees_within_its_own_rounding(name: str) -> None:
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(both[0].grads))
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("bad", [math.nan, slow(math.inf)])
 @pytest.mark.parametrize(
     "name",
     [
@@ -64,7 +69,7 @@ def test_a_bfloat16_model_agrees_within_its_own_rounding(name: str) -> None:
         "linen_conv_2d_strided_dilated",
         "linen_conv_of_many_channels_on_few_positions",
         "linen_norm_layers",
-        "linen_scanned_transformer",
+        slow("linen_scanned_transformer"),
         "linen_lstm",
         "siamese_net",
         "weight_standardisation",
@@ -89,6 +94,7 @@ def test_a_bad_cotangent_of_a_lookup_contributes_exactly_zero() -> None:
     np.testing.assert_array_equal(out.grads, [[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]])
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
 @hypothesis.given(st.data())
 def test_dot_general_in_every_arrangement_of_its_axes(data: Any) -> None:
@@ -108,6 +114,7 @@ def test_dot_general_in_every_arrangement_of_its_axes(data: Any) -> None:
     _agrees(loss, jax.random.normal(jax.random.key(1), weight), jax.random.normal(jax.random.key(2), (3, *example)))
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
 @hypothesis.given(
     space=st.integers(1, 3),
@@ -164,7 +171,8 @@ def cancelling(seed: int, tokens: int, width: int, tilt: float) -> tuple[Any, An
     inputs, cotangents = rng.normal(size=(2, tokens // 2, width))
     nudge = tilt * rng.normal(size=(tokens // 2, width))
     rows = np.concatenate([inputs, inputs + nudge]), np.concatenate([cotangents, -cotangents])
-    return tuple(jnp.asarray(r[None], jnp.float32) for r in rows)
+    left, right = (jnp.asarray(r[None], jnp.float32) for r in rows)
+    return left, right
 
 
 @pytest.mark.parametrize("precision", ["default", "high", "highest", "bfloat16", "tensorfloat32"])
@@ -195,7 +203,9 @@ def test_a_plain_gram_norm_would_have_let_the_cancelling_rows_through() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-18, 1.0, 1e18, 1e30])
-@pytest.mark.parametrize("name", ["linen_dense_over_tokens", "siamese_net", "tied_embedding_language_model"])
+@pytest.mark.parametrize(
+    "name", [slow("linen_dense_over_tokens"), "siamese_net", slow("tied_embedding_language_model")]
+)
 def test_norms_neither_overflow_nor_vanish(name: str, scale: float) -> None:
     loss, params, batch = MODELS[name]()
     plain = jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost")(params, batch)
@@ -208,7 +218,7 @@ def test_norms_neither_overflow_nor_vanish(name: str, scale: float) -> None:
 @pytest.mark.parametrize("method", ["ghost", "vmap"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize(
-    "name", ["linen_dense_over_tokens", "linen_lstm", "siamese_net", "tied_embedding_language_model"]
+    "name", [slow("linen_dense_over_tokens"), slow("linen_lstm"), "siamese_net", slow("tied_embedding_language_model")]
 )
 def test_removing_an_example_moves_the_sum_by_at_most_the_clip_norm(name: str, dtype: Any, method: str) -> None:
     loss, params, batch = MODELS[name]()

@@ -12,6 +12,11 @@ References:
     private optimization on large model at small cost", arXiv 2210.00038 (book-keeping).
 """
 
-from ._explain import Explanation as Explanation, check_covered as check_covered, explain as explain
+from ._explain import (
+    Explanation as Explanation,
+    LeafReport as LeafReport,
+    check_covered as check_covered,
+    explain as explain,
+)
 from ._sum import clipped_sum as clipped_sum
 from ._traced import traced as traced
