@@ -109,18 +109,16 @@ class ClippedGrad:
     ) -> tuple[Any, tuple[Any, Any, Any]]:
         """(grads, (losses, norms, aux)) for checked arguments, a key for each example or None, and the batch unsplit."""
         if self.method != "vmap":
+            loss = traced(self.loss_fn, self.has_aux, params, batch, shared, keys)
             if self.strict:
-                check_covered(traced(self.loss_fn, self.has_aux, params, batch, shared, keys).plan, params)
-            grads, (losses, norms, aux) = clipped_sum(
-                self.loss_fn, self.has_aux, self.clip_norm, params, batch, mask, keys, shared
-            )
-            losses, aux = jax.tree.map(lambda leaf: _zero_where_masked(leaf, mask), (losses, aux))
-            return grads, (losses, norms, aux)
-        values, grads = per_example_values_and_grads(self.loss_fn, self.has_aux, params, batch, shared, keys)
-        losses, aux = values if self.has_aux else (values, None)
-        clipped = clip_and_sum(grads, mask, self.clip_norm)
+                check_covered(loss.plan, params)
+            total, (losses, norms, aux) = clipped_sum(loss, self.clip_norm, params, batch, mask, keys, shared)
+        else:
+            values, grads = per_example_values_and_grads(self.loss_fn, self.has_aux, params, batch, shared, keys)
+            losses, aux = values if self.has_aux else (values, None)
+            total, norms = clip_and_sum(grads, mask, self.clip_norm)
         losses, aux = jax.tree.map(lambda leaf: _zero_where_masked(leaf, mask), (losses, aux))
-        return clipped.grads, (losses, clipped.norms, aux)
+        return total, (losses, norms, aux)
 
 
 def clipped_grad(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 _BLOCK = 32
-_UNIT_ROUNDOFF = 2.0**-24
+UNIT_ROUNDOFF = 2.0**-24
 
 
 def per_example_norms(grads: Any) -> Float[Array, " B"]:
@@ -50,14 +50,14 @@ def relative_error_bound(grads: Any) -> float:
         A plain float, such as 4e-6.
     """
     sizes = [math.prod(leaf.shape[1:]) for leaf in jax.tree.leaves(grads)]
-    sum_of_squares = max(sum_in_blocks_error(size) for size in sizes) + len(sizes) * _UNIT_ROUNDOFF
-    return sum_of_squares / 2 + 6 * _UNIT_ROUNDOFF
+    sum_of_squares = max(sum_in_blocks_error(size) for size in sizes) + len(sizes) * UNIT_ROUNDOFF
+    return sum_of_squares / 2 + 6 * UNIT_ROUNDOFF
 
 
 def sum_in_blocks_error(size: int) -> float:
     """The relative error of a sum of `size` float32 squares in blocks, the squaring included."""
     levels = math.ceil(math.log(max(size, 2), _BLOCK))
-    return ((_BLOCK - 1) * levels + 2) * _UNIT_ROUNDOFF
+    return ((_BLOCK - 1) * levels + 2) * UNIT_ROUNDOFF
 
 
 def sum_in_blocks(x: Float[Array, "B size"]) -> Float[Array, " B"]:

@@ -35,13 +35,12 @@ class Choice:
     why: str
 
 
-def choose(layouts: Sequence[Layout], entries: int, batch_size: int, *, rows_agree: bool) -> Choice:
+def choose(layouts: Sequence[Layout], entries: int, *, rows_agree: bool) -> Choice:
     """The cheaper form for one component.
 
     Args:
         layouts: of its uses.
         entries: of its leaves together.
-        batch_size: examples at once.
         rows_agree: whether the uses' rows can be added up without forming the gradient.
 
     Returns:

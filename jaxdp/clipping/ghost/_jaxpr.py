@@ -21,8 +21,7 @@ Literal = core.Literal
 
 INLINED = frozenset({p.jit_p, p.closed_call_p, p.call_p})
 SCAN, REMAT = p.scan_p, p.remat_p
-DOT_GENERAL, CONV, GATHER, DYNAMIC_SLICE = p.dot_general_p, p.conv_general_dilated_p, p.gather_p, p.dynamic_slice_p
-CUSTOM_RULES = frozenset({p.custom_jvp_call_p, p.custom_vjp_call_p})
+DOT_GENERAL, CONV, GATHER = p.dot_general_p, p.conv_general_dilated_p, p.gather_p
 
 
 class Opened(NamedTuple):

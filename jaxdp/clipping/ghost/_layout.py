@@ -57,7 +57,3 @@ class Layout:
         """What two uses must have in common to be rows of the same matrices: (stacked, left and right axes, order)."""
         on = lambda part: tuple(axes[i] for i in part)
         return on(self.stack_axes), on(self.left_axes), on(self.right_axes), self.fixed
-
-    def swapped(self) -> "Layout":
-        """Left and right exchanged."""
-        return replace(self, left_axes=self.right_axes, right_axes=self.left_axes, left=self.right, right=self.left)

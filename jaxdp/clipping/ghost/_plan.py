@@ -7,8 +7,8 @@ components, connected by the values into which they are mixed; most are a single
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 from . import _conv, _dot, _embedding
@@ -121,13 +121,12 @@ class Plan:
         return {site.path: site for component in self.components for site in component.sites}
 
 
-def make_plan(jaxpr: Opened, kinds: Sequence[Kind], batch_size: int) -> Plan:
+def make_plan(jaxpr: Opened, kinds: Sequence[Kind]) -> Plan:
     """The plan for a loss.
 
     Args:
         jaxpr: of one example's loss, hoisted; its first output is the loss, the others don't matter.
         kinds: of its inputs; those of kind PARAMS are the leaves, and come first.
-        batch_size: for the cost model.
 
     Returns:
         The plan.
@@ -142,7 +141,7 @@ def make_plan(jaxpr: Opened, kinds: Sequence[Kind], batch_size: int) -> Plan:
         if leaves & direct.keys():
             direct |= {leaf: direct.get(leaf, []) for leaf in leaves}
         else:
-            components.append(_component(leaves, sites, walk.origins, shapes, batch_size))
+            components.append(_component(leaves, sites, walk.origins, shapes))
     used = set(direct) | {leaf for component in components for leaf in component.leaves}
     unused = tuple(leaf for leaf in range(len(shapes)) if leaf not in used)
     return Plan(jaxpr, tuple(components), {leaf: tuple(uses) for leaf, uses in sorted(direct.items())}, unused, shapes)
@@ -174,10 +173,12 @@ class _Walk:
         self.sites: list[Site] = []
         self.direct: dict[int, list[DirectUse]] = {}
         self.origins: dict[Var, Origin] = {}
+        self._leaf_sizes: list[int] = []
         scope = _Scope((), ())
         scope.kinds = dict.fromkeys(jaxpr.constvars, NEITHER) | dict(zip(jaxpr.invars, kinds, strict=True))
         for index, var in enumerate(v for v in jaxpr.invars if scope.kinds[v] == PARAMS):
             self.origins[var] = of_leaf(index, tuple(var.aval.shape))
+            self._leaf_sizes.append(var.aval.size)
             scope.uses[var] = _Use(var, ())
         self._equations(jaxpr, scope)
         loss = jaxpr.outvars[0]
@@ -222,7 +223,15 @@ class _Walk:
                 for i in params:
                     self._use(eqn, eqn.invars[i], scope)
 
-    def _enter(self, eqn, body, kinds, scope, inside, sliced) -> None:
+    def _enter(
+        self,
+        eqn: Eqn,
+        body: Opened,
+        kinds: Sequence[Kind],
+        scope: _Scope,
+        inside: _Scope,
+        sliced: Callable[[int], tuple[bool, ...]],
+    ) -> None:
         inside.kinds = dict.fromkeys(body.constvars, NEITHER)
         for i, (atom, var, kind) in enumerate(zip(eqn.invars, body.invars, kinds, strict=True)):
             inside.kinds[var] = kind
@@ -243,10 +252,7 @@ class _Walk:
 
     def _use_directly(self, source: Var, primitive: str, where: str, size: int) -> None:
         for leaf in self.origins[source].leaves:
-            leaf_size = next(
-                v.aval.size for v, o in self.origins.items() if o.view and o.leaves == {leaf} and o.isometric
-            )
-            self.direct.setdefault(leaf, []).append(DirectUse(primitive, where, leaf_size <= size))
+            self.direct.setdefault(leaf, []).append(DirectUse(primitive, where, self._leaf_sizes[leaf] <= size))
 
 
 def _connected(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
@@ -264,12 +270,11 @@ def _component(
     sites: tuple[Site, ...],
     origins: dict[Var, Origin],
     shapes: Sequence[tuple[int, ...]],
-    batch_size: int,
 ) -> Component:
     rearranged = all(origins[site.source].isometric for site in sites)
     aligned = _aligned(sites, origins) if rearranged else None
     entries = sum(math.prod(shapes[leaf]) for leaf in leaves)
-    choice = choose([site.layout for site in sites], entries, batch_size, rows_agree=aligned is not None)
+    choice = choose([site.layout for site in sites], entries, rows_agree=aligned is not None)
     return Component(tuple(sorted(leaves)), aligned or sites, rearranged, choice)
 
 
@@ -289,11 +294,11 @@ def _aligned(sites: tuple[Site, ...], origins: dict[Var, Origin]) -> tuple[Site,
     settled, first = [], None
     for site, on in zip(sites, axes, strict=True):
         shift = sum(site.stacked)
-        site = Site(**{**vars(site), "own": site.own.sorted_by(on[shift:])})
+        site = replace(site, own=site.own.sorted_by(on[shift:]))
         stack, left, right, fixed = site.layout.on_base(on)
         first = first or (stack, left, right, fixed)
         if (stack, right, left, fixed) == first and left != right:
-            site = Site(**{**vars(site), "swap": True})
+            site = replace(site, swap=True)
         elif (stack, left, right, fixed) != first:
             return None
         settled.append(site)

@@ -23,9 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from .._norm import sum_in_blocks, sum_in_blocks_error
-
-_UNIT_ROUNDOFF = 2.0**-24
+from .._norm import UNIT_ROUNDOFF, sum_in_blocks, sum_in_blocks_error
 
 
 class Dense(NamedTuple):
@@ -73,7 +71,7 @@ def norm_of_sum(uses: Sequence[Factors]) -> Norm:
     else:
         square, error = _gram(lefts, rights, [_power_of_two(e - largest) for e in exponents])
     computed = jnp.sqrt(jnp.maximum(square, error))
-    upper = jnp.sqrt(jnp.maximum(square, 0) + error) * jnp.float32(1 + 4 * _UNIT_ROUNDOFF)
+    upper = jnp.sqrt(jnp.maximum(square, 0) + error) * jnp.float32(1 + 4 * UNIT_ROUNDOFF)
     return Norm(_ldexp(computed, largest), _ldexp(upper, largest))
 
 
@@ -94,7 +92,7 @@ def _scaled(rows: Any) -> _Scaled:
 
 def _outer_product(left: _Scaled, right: _Scaled) -> tuple[jax.Array, jax.Array]:
     """The square of the norm, and its error, where each matrix is a single outer product: nothing can cancel."""
-    lengths, bound = [], 4 * _UNIT_ROUNDOFF
+    lengths, bound = [], 4 * UNIT_ROUNDOFF
     for side in (left.rows, right.rows):
         if isinstance(side, OneHot):
             lengths.append((side.entry[:, 0] >= 0).astype(jnp.float32))
@@ -103,7 +101,7 @@ def _outer_product(left: _Scaled, right: _Scaled) -> tuple[jax.Array, jax.Array]
             lengths.append(sum_in_blocks(jnp.square(rows)))
             bound += sum_in_blocks_error(rows.shape[1])
     square = jnp.sum(lengths[0] * lengths[1])
-    return square, square * jnp.float32(bound + lengths[0].shape[0] * _UNIT_ROUNDOFF)
+    return square, square * jnp.float32(bound + lengths[0].shape[0] * UNIT_ROUNDOFF)
 
 
 def _gram(lefts: Sequence[_Scaled], rights: Sequence[_Scaled], weights: Sequence[jax.Array]) -> tuple[Any, Any]:
@@ -152,7 +150,7 @@ def _sum(x: Float[Array, "E S T"]) -> Float[Array, ""]:
 
 
 def _gamma(n: int) -> float:
-    return n * _UNIT_ROUNDOFF / (1 - n * _UNIT_ROUNDOFF)
+    return n * UNIT_ROUNDOFF / (1 - n * UNIT_ROUNDOFF)
 
 
 def _rows(side: Any) -> int:

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._clip import settled, usable_and_factors, weighted_sum
-from .._norm import per_example_norms, relative_error_bound
+from .._norm import UNIT_ROUNDOFF, per_example_norms, relative_error_bound
 from ._gradient import factors, gradient, summed_gradient
 from ._hoist import evaluate
 from ._plan import Component, Path, Plan, Site
 from ._rows import Norm, norm_of_sum
 from ._tap import run_tapped, zeros
-from ._traced import traced
+from ._traced import Traced
 
 
 class _Seen(NamedTuple):
@@ -27,17 +27,10 @@ class _Seen(NamedTuple):
 
 
 def clipped_sum(
-    loss_fn: Callable[..., Any],
-    has_aux: bool,
-    clip_norm: float,
-    params: Any,
-    batch: Any,
-    mask: Bool[Array, " B"],
-    keys: Any,
-    shared: tuple[Any, ...],
+    loss: Traced, clip_norm: float, params: Any, batch: Any, mask: Bool[Array, " B"], keys: Any, shared: tuple[Any, ...]
 ) -> tuple[Any, tuple[Any, Any, Any]]:
-    """(sum of clipped gradients, (losses [B], norms [B], aux [B, ...])) for checked arguments."""
-    plan, aux = traced(loss_fn, has_aux, params, batch, shared, keys)
+    """(sum of clipped gradients, (losses [B], norms [B], aux [B, ...])) for checked arguments; masked losses and aux stay."""
+    plan, aux = loss
     leaves, treedef = jax.tree.flatten(params)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     shared_leaves = jax.tree.leaves(shared)
@@ -176,5 +169,5 @@ def _together(norms: Sequence[Norm], size: int) -> Norm:
         scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
         return scale * jnp.sqrt(jnp.sum(jnp.square(stack / scale[None]), axis=0))
 
-    slack = jnp.float32(1 + (len(norms) + 6) * 2.0**-24)
+    slack = jnp.float32(1 + (len(norms) + 6) * UNIT_ROUNDOFF)
     return Norm(join([n.value for n in norms]), join([n.upper for n in norms]) * slack)

@@ -49,5 +49,4 @@ def traced(
     jaxpr, (_, aux) = trace(one, params, example, key, shared)
     counts = [len(jax.tree.leaves(part)) for part in (params, (example, key), shared)]
     kinds = [PARAMS] * counts[0] + [EXAMPLE] * counts[1] + [NEITHER] * counts[2]
-    size = jax.tree.leaves(batch)[0].shape[0]
-    return Traced(make_plan(opened(hoisted(jaxpr, kinds)), kinds, size), jax.tree.structure(aux))
+    return Traced(make_plan(opened(hoisted(jaxpr, kinds)), kinds), jax.tree.structure(aux))
