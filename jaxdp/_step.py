@@ -6,6 +6,7 @@ can be too large, no drawn example is left out, and padding costs less than one 
 """
 
 import inspect
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -157,7 +158,10 @@ class PrivateStep:
 
     def _clipped_sum(self, params: Any, data: Any, shared: Any, draw: Any, loss_key: Any) -> tuple[Any, StepMetrics]:
         """The sum of clipped gradients over a draw, and the means of what its losses returned."""
-        rows = self.run.microbatch_size or usual_microbatch_size(self.run.expected_batch_size)
+        # With two standard deviations of the draw's size to spare, few draws need a further, mostly empty microbatch.
+        usual = self.run.expected_batch_size + 2 * math.sqrt(self.run.expected_batch_size)
+        keys = example_keys(loss_key, 1) if self._takes_rng else None
+        rows = self._grad_fn.usual_microbatch_size(params, data, shared, keys, usual)
         rows = min(rows, self.run.num_examples)
         indices = jnp.pad(draw.indices, (0, rows))
 
@@ -187,10 +191,3 @@ class PrivateStep:
         )
         loss, clipped, aux = jax.tree.map(lambda total: total / draw.size.astype(jnp.float32), totals)
         return grads, StepMetrics(draw.size, loss, clipped, aux)
-
-
-def usual_microbatch_size(expected_batch_size: float) -> int:
-    """Rows to process at once where the user doesn't say: what fits a CPU's caches, or a quarter of an accelerator's batch."""
-    if jax.default_backend() == "cpu":
-        return 32
-    return min(1024, max(64, int(-(-expected_batch_size // 4))))

@@ -1,5 +1,6 @@
 """`clipped_grad`: reads like `jax.grad`, returns the sum of clipped per-example gradients."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,8 +12,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from .. import _checks
 from .._errors import UsageError
 from ._clip import clip_and_sum
+from ._convolutions import with_ordered_convolutions
 from ._inputs import check_batch, check_loss, check_mask, check_params, example_keys
-from ._microbatches import in_microbatches
+from ._microbatches import in_microbatches, usual_size
 from ._per_example import per_example_values_and_grads
 from .ghost import Explanation, check_covered, clipped_sum, explain, traced
 
@@ -79,10 +81,12 @@ class ClippedGrad:
             keys = None if rng is None else example_keys(rng, mask.shape[0], start)
             return self.sum_and_rows(params, batch, mask, keys, shared)
 
-        if self.microbatch_size is None or self.microbatch_size >= size:
+        keys = None if rng is None else example_keys(rng, 1)
+        rows = self.usual_microbatch_size(params, batch, shared, keys, size)
+        if rows >= size:
             grads, (losses, norms, aux) = at_once(batch, mask, 0)
         else:
-            grads, (losses, norms, aux) = in_microbatches(at_once, batch, mask, self.microbatch_size)
+            grads, (losses, norms, aux) = in_microbatches(at_once, batch, mask, rows)
         return ClippedGrads(grads, losses, norms, aux, jnp.float32(self.clip_norm))
 
     def explain(self, params: Any, batch: Any, *shared: Any, rng: Key[Array, ""] | None = None) -> Explanation:
@@ -104,10 +108,23 @@ class ClippedGrad:
         keys = None if rng is None else example_keys(rng, size)
         return explain(traced(self.loss_fn, self.has_aux, params, batch, shared, keys).plan, params)
 
+    def usual_microbatch_size(self, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any, rows: float) -> int:
+        """How many of a batch's `rows` to process at once: as the user says, or under "auto" what suits the device."""
+        if self.microbatch_size is not None or self.method != "auto":
+            return self.microbatch_size or math.ceil(rows)
+        loss = traced(self.loss_fn, self.has_aux, params, batch, shared, keys)
+        parameters = sum(4 * jnp.size(leaf) for leaf in jax.tree.leaves(params))
+        return usual_size(rows, loss.plan.activations, parameters)
+
     def sum_and_rows(
         self, params: Any, batch: Any, mask: Bool[Array, " B"], keys: Any, shared: tuple[Any, ...]
     ) -> tuple[Any, tuple[Any, Any, Any]]:
         """(grads, (losses, norms, aux)) for checked arguments, a key for each example or None, and the batch unsplit."""
+        return with_ordered_convolutions(self._sum_and_rows, params, batch, mask, keys, shared)
+
+    def _sum_and_rows(
+        self, params: Any, batch: Any, mask: Bool[Array, " B"], keys: Any, shared: tuple[Any, ...]
+    ) -> tuple[Any, tuple[Any, Any, Any]]:
         if self.method != "vmap":
             loss = traced(self.loss_fn, self.has_aux, params, batch, shared, keys)
             if self.strict:
@@ -148,12 +165,13 @@ def clipped_grad(
         has_aux: whether the loss returns auxiliary data.
         method: "vmap" materialises per-example gradients. "ghost" reads the loss's jaxpr, and takes norms and sums from the
             inputs and output cotangents of each product, convolution and lookup; only what no such rule covers is
-            materialised, for that parameter alone. "auto" takes the fastest method there is, today "ghost". All agree to
-            float rounding.
+            materialised, for that parameter alone. "auto" is "ghost" in microbatches of a size that suits the device. All
+            agree to float rounding.
         strict: refuse, with an error that names the place, a parameter whose gradient would be materialised and is
             larger than what it is used in.
-        microbatch_size: how many examples to process at once. Bounds memory; need not divide B; changes no result
-            beyond the order of the sum. Microbatches of padding alone at the end of a batch are not computed.
+        microbatch_size: how many examples to process at once; by default what suits the device under "auto", else the whole
+            batch. Bounds memory; need not divide B; changes no result beyond the order of the sum. Microbatches of padding
+            alone at the end of a batch are not computed.
 
     Returns:
         A `ClippedGrad`: `grad_fn(params, batch, *shared, mask=None, rng=None) -> ClippedGrads`, where

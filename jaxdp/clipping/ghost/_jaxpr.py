@@ -22,6 +22,7 @@ Literal = core.Literal
 INLINED = frozenset({p.jit_p, p.closed_call_p, p.call_p})
 SCAN, REMAT = p.scan_p, p.remat_p
 DOT_GENERAL, CONV, GATHER = p.dot_general_p, p.conv_general_dilated_p, p.gather_p
+_JAXPRS = (core.Jaxpr, core.ClosedJaxpr)
 
 
 class Opened(NamedTuple):
@@ -98,6 +99,27 @@ def bind_in_float32(eqn: Eqn, args: Sequence[Any]) -> Any:
     return eqn.primitive.bind(*args, **params)
 
 
+def subjaxprs(eqn: Eqn) -> list[Jaxpr]:
+    """The jaxprs that an equation runs: of calls, loops and branches."""
+    values = [v for value in eqn.params.values() for v in (value if isinstance(value, tuple) else (value,))]
+    return [value for value in values if isinstance(value, _JAXPRS)]
+
+
+def with_subjaxprs(eqn: Eqn, run: Callable[..., Sequence[Any]]) -> Eqn:
+    """The equation with each of its jaxprs replaced by the trace of `run(jaxpr, *args)`, of the same inputs and outputs."""
+
+    def traced(jaxpr: Jaxpr) -> Jaxpr:
+        new, _ = trace(lambda *args: list(run(jaxpr, *args)), *(_shape(v) for v in opened(jaxpr).invars))
+        return new if isinstance(jaxpr, core.ClosedJaxpr) else new.jaxpr
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, tuple) and any(isinstance(v, _JAXPRS) for v in value):
+            return tuple(replaced(v) for v in value)
+        return traced(value) if isinstance(value, _JAXPRS) else value
+
+    return eqn.replace(params={name: replaced(value) for name, value in eqn.params.items()})
+
+
 def as_written(eqn: Eqn) -> AbstractContextManager[Any]:
     """A context in which new equations carry the user's source line, and the compute settings, of an old one."""
     stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
@@ -122,6 +144,10 @@ def is_dropping(gather: Eqn) -> bool:
 def source_line(eqn: Eqn) -> str:
     """Where in the user's source an equation was written: "file:line (function)"."""
     return source_info_util.summarize(eqn.source_info)
+
+
+def _shape(var: Var) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=getattr(var.aval, "weak_type", False))
 
 
 class _Both(AbstractContextManager[None]):

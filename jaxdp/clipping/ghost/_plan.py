@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 
 from . import _conv, _dot, _embedding
-from ._cost import Choice, choose
+from ._cost import Choice, activations, choose
 from ._jaxpr import REMAT, SCAN, Eqn, Literal, Opened, Var, inner_jaxpr, opened, scan_parts, source_line
 from ._kinds import BOTH, EXAMPLE, NEITHER, PARAMS, Kind, output_kinds, scan_kinds
 from ._layout import Layout
@@ -107,6 +107,7 @@ class Plan:
         direct: for every leaf differentiated as it is, its uses without a rule (none where it is mixed with one that has).
         unused: leaves on which the loss doesn't depend.
         shapes: of all leaves.
+        activations: bytes that one example needs, about.
     """
 
     jaxpr: Opened
@@ -114,6 +115,7 @@ class Plan:
     direct: dict[int, tuple[DirectUse, ...]]
     unused: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
+    activations: int
 
     @property
     def sites(self) -> dict[Path, Site]:
@@ -144,7 +146,14 @@ def make_plan(jaxpr: Opened, kinds: Sequence[Kind]) -> Plan:
             components.append(_component(leaves, sites, walk.origins, shapes))
     used = set(direct) | {leaf for component in components for leaf in component.leaves}
     unused = tuple(leaf for leaf in range(len(shapes)) if leaf not in used)
-    return Plan(jaxpr, tuple(components), {leaf: tuple(uses) for leaf, uses in sorted(direct.items())}, unused, shapes)
+    return Plan(
+        jaxpr=jaxpr,
+        components=tuple(components),
+        direct={leaf: tuple(uses) for leaf, uses in sorted(direct.items())},
+        unused=unused,
+        shapes=shapes,
+        activations=activations(jaxpr, kinds),
+    )
 
 
 @dataclass(frozen=True)

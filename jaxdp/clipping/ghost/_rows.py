@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._norm import UNIT_ROUNDOFF, sum_in_blocks, sum_in_blocks_error
+from ._lookup_norm import square_of_lookups
 
 
 class Dense(NamedTuple):
@@ -62,17 +63,28 @@ def norm_of_sum(uses: Sequence[Factors]) -> Norm:
     Returns:
         float32 scalars; NaN or inf where a row has a NaN or infinite entry.
     """
+    if len(uses) > 1 and all(isinstance(use.left, OneHot) for use in uses):
+        uses = [_joined(uses)]
     lefts = [_scaled(use.left) for use in uses]
     rights = [_scaled(use.right) for use in uses]
     exponents = [a.exponent + b.exponent for a, b in zip(lefts, rights, strict=True)]
     largest = exponents[0] if len(uses) == 1 else jnp.max(jnp.stack(exponents))
     if len(uses) == 1 and _rows(uses[0].right) == 1:
         square, error = _outer_product(lefts[0], rights[0])
+    elif len(uses) == 1 and isinstance(uses[0].left, OneHot):
+        square, error = square_of_lookups(uses[0].left.entry, rights[0].rows.rows, _lengths(rights[0].rows))
     else:
         square, error = _gram(lefts, rights, [_power_of_two(e - largest) for e in exponents])
     computed = jnp.sqrt(jnp.maximum(square, error))
     upper = jnp.sqrt(jnp.maximum(square, 0) + error) * jnp.float32(1 + 4 * UNIT_ROUNDOFF)
     return Norm(_ldexp(computed, largest), _ldexp(upper, largest))
+
+
+def _joined(lookups: Sequence[Factors]) -> Factors:
+    """Several lookups in one table as one."""
+    entries = jnp.concatenate([use.left.entry for use in lookups], axis=1)
+    rows = jnp.concatenate([use.right.rows.astype(jnp.float32) for use in lookups], axis=1)
+    return Factors(OneHot(entries, lookups[0].left.size), Dense(rows))
 
 
 class _Scaled(NamedTuple):

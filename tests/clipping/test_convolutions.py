@@ -1,0 +1,82 @@
+"""Convolutions put in order compute what they computed before, wherever they stand."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdp.clipping._convolutions import with_ordered_convolutions
+from jaxdp.clipping.ghost._jaxpr import CONV, opened, subjaxprs
+
+X = jax.random.normal(jax.random.key(0), (4, 6, 7, 8))
+KERNEL = jax.random.normal(jax.random.key(1), (3, 2, 4, 6))
+
+
+def convolve(x: Any, kernel: Any, numbers: tuple[str, str, str] = ("NHWC", "HWIO", "NHWC"), **settings: Any) -> Any:
+    return jax.lax.conv_general_dilated(
+        x,
+        kernel,
+        (2, 1),
+        [(1, 0), (2, 1)],
+        rhs_dilation=(1, 2),
+        dimension_numbers=numbers,
+        feature_group_count=2,
+        **settings,
+    )
+
+
+def kernel_gradient(x: Any, kernel: Any) -> Any:
+    return jax.grad(lambda kernel: jnp.sum(jnp.sin(convolve(x, kernel))))(kernel)
+
+
+def permuted(x: Any, kernel: Any) -> Any:
+    return convolve(jnp.transpose(x, (3, 1, 0, 2)), jnp.transpose(kernel, (2, 0, 3, 1)), ("CHNW", "IHOW", "WCNH"))
+
+
+def in_a_loop(x: Any, kernel: Any) -> Any:
+    return jax.lax.fori_loop(0, 3, lambda i, k: k + 0.1 * jnp.tanh(kernel_gradient(x, k)), kernel)
+
+
+def in_a_scan(x: Any, kernel: Any) -> Any:
+    return jax.lax.scan(lambda k, row: (k, kernel_gradient(row[None], k)), kernel, x)[1]
+
+
+def in_a_branch(x: Any, kernel: Any) -> Any:
+    return jax.lax.cond(x[0, 0, 0, 0] > 10, lambda: kernel, lambda: kernel_gradient(x, kernel))
+
+
+def rematerialised(x: Any, kernel: Any) -> Any:
+    return jax.grad(lambda k: jnp.sum(jnp.sin(jax.checkpoint(convolve)(x, k))))(kernel)
+
+
+def of_each_example(x: Any, kernel: Any) -> Any:
+    return jax.vmap(lambda row: kernel_gradient(row[None], kernel))(x)
+
+
+def called(x: Any, kernel: Any) -> Any:
+    return jax.jit(kernel_gradient)(x, kernel)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [convolve, kernel_gradient, permuted, in_a_loop, in_a_scan, in_a_branch, rematerialised, of_each_example, called],
+)
+def test_ordered_convolutions_give_the_same_values_and_are_all_in_order(fn: Any) -> None:
+    ordered = lambda x, kernel: with_ordered_convolutions(fn, x, kernel)
+    np.testing.assert_allclose(jax.jit(ordered)(X, KERNEL), fn(X, KERNEL), rtol=1e-4, atol=1e-5)
+    found = list(convolutions(jax.make_jaxpr(ordered)(X, KERNEL)))
+    assert found
+    for eqn in found:
+        numbers = eqn.params["dimension_numbers"]
+        assert numbers.lhs_spec == numbers.out_spec == (0, 3, 1, 2)
+        assert numbers.rhs_spec == (3, 2, 0, 1)
+
+
+def convolutions(jaxpr: Any) -> Any:
+    for eqn in opened(jaxpr).eqns:
+        if eqn.primitive is CONV:
+            yield eqn
+        for body in subjaxprs(eqn):
+            yield from convolutions(body)
