@@ -96,6 +96,11 @@ class Component:
         """The parameter-only values that are used."""
         return tuple(dict.fromkeys(site.source for site in self.sites))
 
+    @property
+    def is_one_rearrangement(self) -> bool:
+        """Whether all uses are of one value, which holds the leaves' entries and nothing else."""
+        return self.rearranged and len(self.sources) == 1
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -37,21 +37,19 @@ def clipped_sum(
     seen = _forward_and_backward(plan, leaves, jax.tree.leaves((batch, keys)), shared_leaves)
 
     static = [*leaves, *(None for _ in jax.tree.leaves((batch, keys))), *shared_leaves]
-    kept, norms = dict(seen.direct), []
     by_rows = [component for component in plan.components if component.choice.form == "rows"]
-    for component in plan.components:
-        if component.choice.form == "formed":
-            kept |= _formed(plan, component, static, seen)
-        else:
-            norms.append(_norms_by_rows(component, seen))
-    if kept:
-        kept = settled(kept)
+    formed = [component for component in plan.components if component.choice.form == "formed"]
+    norms = [_norms_by_rows(component, seen) for component in by_rows]
+    kept = settled((seen.direct, [_formed(plan, component, static, seen) for component in formed]))
+    if seen.direct or formed:
         exact = per_example_norms(kept)
         norms.append(Norm(exact, exact * jnp.float32(1 + relative_error_bound(kept))))
     norm = _together(norms, mask.shape[0])
     usable, factor = usable_and_factors(norm.upper, mask, clip_norm)
 
-    total = {leaf: weighted_sum(grads, usable, factor) for leaf, grads in kept.items()}
+    total, sums = jax.tree.map(lambda grads: weighted_sum(grads, usable, factor), kept)
+    for component, part in zip(formed, sums, strict=True):
+        total |= _pullback(plan, component, static)(part) if component.is_one_rearrangement else part
     for component in by_rows:
         total |= _summed(plan, component, static, seen, usable, factor)
     zero = lambda leaf: jnp.zeros(leaves[leaf].shape, jnp.float32)
@@ -92,13 +90,17 @@ def _norms_by_rows(component: Component, seen: _Seen) -> Norm:
     return jax.vmap(one)(*_of(component.sites, seen))
 
 
-def _formed(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> dict[int, Any]:
-    """The gradient of every example with respect to the component's leaves, [B, ...]."""
+def _formed(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> Any:
+    """The gradient of every example with respect to the component's leaves, {leaf: [B, ...]}.
+
+    Where all its uses are of one rearrangement of its leaves, with respect to that, [[B, ...]]: the norm is the same.
+    """
     pull = _pullback(plan, component, static)
 
-    def one(operands: list[Any], cotangents: list[Any]) -> dict[int, Any]:
-        formed = [gradient(site, o, g) for site, o, g in zip(component.sites, operands, cotangents, strict=True)]
-        return pull(formed)
+    def one(operands: list[Any], cotangents: list[Any]) -> Any:
+        each = [gradient(site, o, g) for site, o, g in zip(component.sites, operands, cotangents, strict=True)]
+        formed = _by_source(component, each)
+        return formed if component.is_one_rearrangement else pull(formed)
 
     return jax.vmap(one)(*_of(component.sites, seen))
 
@@ -124,7 +126,7 @@ def _summed(
         summed_gradient(site, [select(a) for a in o], select(g, factor))
         for site, o, g in zip(component.sites, operands, cotangents, strict=True)
     ]
-    return _pullback(plan, component, static)(sums)
+    return _pullback(plan, component, static)(_by_source(component, sums))
 
 
 def _pullback(plan: Plan, component: Component, static: Sequence[Any]) -> Callable[[Sequence[Any]], dict[int, Any]]:
@@ -142,14 +144,17 @@ def _pullback(plan: Plan, component: Component, static: Sequence[Any]) -> Callab
     shapes, pull = jax.vjp(sources, values)
 
     def back(gradients: Sequence[Any]) -> dict[int, Any]:
-        by_source = {
-            source: jnp.zeros(s.shape, jnp.float32) for source, s in zip(component.sources, shapes, strict=True)
-        }
-        for site, g in zip(component.sites, gradients, strict=True):
-            by_source[site.source] += g.reshape(by_source[site.source].shape)
-        return pull([by_source[source].astype(s.dtype) for source, s in zip(component.sources, shapes, strict=True)])[0]
+        return pull([g.reshape(s.shape).astype(s.dtype) for g, s in zip(gradients, shapes, strict=True)])[0]
 
     return back
+
+
+def _by_source(component: Component, gradients: Sequence[Any]) -> list[Any]:
+    """The gradient with respect to each of the component's sources, from those of its sites."""
+    total: dict[Any, Any] = {}
+    for site, g in zip(component.sites, gradients, strict=True):
+        total[site.source] = total[site.source] + g if site.source in total else g
+    return [total[source] for source in component.sources]
 
 
 def _of(sites: Sequence[Site], seen: _Seen) -> tuple[list[Any], list[Any]]:
