@@ -5,9 +5,10 @@ value lies beyond about ±5.4. An output that only one of two neighbouring data 
 about \(\Pr[N > 5.4 - 1/\sigma]\) a step, which over the steps of a usual run exceeds a delta of 1e-5: the guarantee that
 the accountant computes for a true Gaussian would not hold for what is drawn.
 
-The Box-Muller transform needs no more random bits for far deeper tails. Each pair of normals spends 64 bits: 40 on the
-radius \(r = \sqrt{-2 \ln u}\), which reaches \(\sqrt{2 \cdot 41 \ln 2} = 7.5\), and 24 on the angle. Beyond 7.5 lie
-\(10^{-13}\) of a true Gaussian. `u` is made as a small number with full float32 precision near zero, where the tail is.
+The Box-Muller transform reaches far deeper. Each normal spends 64 bits: 40 on the radius \(r = \sqrt{-2 \ln u}\), up to
+\(\sqrt{2 \cdot 41 \ln 2} = 7.5\), and 24 on the angle. Beyond 7.5 lie \(10^{-13}\) of a true Gaussian. `u` is made as a
+small number with full float32 precision near zero, where the tail is. The transform's second normal, by the angle's sine, is
+not used: without it each element is a function of its own index, and fuses into a single pass.
 
 What remains is the discreteness of float32 itself (Mironov, "On significance of the least significant bits for
 differential privacy", 2012), and that JAX's generators are not cryptographic.
@@ -19,6 +20,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt32
+
+from ._threefry import index_bits
 
 LARGEST_NORMAL = math.sqrt(2 * 41 * math.log(2))  # what `standard_normal` can reach
 
@@ -36,12 +39,7 @@ def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array,
     References:
         Box and Muller, "A note on the generation of random normal deviates", 1958.
     """
-    size = math.prod(shape)
-    pairs = -(-size // 2)
-    words = jax.random.bits(key, (2, pairs), jnp.uint32)
-    radius = _radius(words[0], words[1] & jnp.uint32(0xFF))
-    cosine, sine = _unit_vector(words[1] >> jnp.uint32(8))
-    return jnp.concatenate([radius * cosine, radius * sine])[:size].reshape(shape)
+    return _normal(jax.random.bits(key, (2,), jnp.uint32), shape)
 
 
 def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
@@ -55,20 +53,25 @@ def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
         A pytree of float32 arrays of the same structure and shapes.
     """
     leaves, treedef = jax.tree.flatten(tree)
-    keys = [jax.random.fold_in(key, i) for i in range(len(leaves))]
-    return treedef.unflatten([standard_normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)])
+    keys = jax.random.bits(key, (len(leaves), 2), jnp.uint32)
+    return treedef.unflatten([_normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)])
 
 
-def _radius(high: UInt32[Array, " n"], low: UInt32[Array, " n"]) -> Float[Array, " n"]:
+def _normal(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> Float[Array, "..."]:
+    radius_bits, others = index_bits(key, shape)
+    return _radius(radius_bits, others & jnp.uint32(0xFF)) * _cosine(others >> jnp.uint32(8))
+
+
+def _radius(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Float[Array, "..."]:
     """sqrt(-2 ln u) for u = (high 2^8 + low + 1/2) 2^-40: 32 and 8 bits, never zero, exact to float32 where small."""
     u = high.astype(jnp.float32) * jnp.float32(2**-32) + (low.astype(jnp.float32) + 0.5) * jnp.float32(2**-40)
     return jnp.sqrt(-2 * jnp.log(jnp.minimum(u, 1)))
 
 
-def _unit_vector(angle: UInt32[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """(cos, sin) of 2π (angle + 1/2) 2^-24: the quadrant by its two high bits, the rest by polynomials on [-π/4, π/4].
+def _cosine(angle: UInt32[Array, "..."]) -> Float[Array, "..."]:
+    """The cosine of a uniform angle of 24 bits: the quadrant by its two high bits, the rest by polynomials on [-π/4, π/4].
 
-    XLA's own sine reduces arguments of any size, which costs more than all the rest of the transform.
+    XLA's own cosine reduces arguments of any size, which costs more than all the rest of the transform.
     """
     quadrant = angle >> jnp.uint32(22)
     turn = (angle & jnp.uint32(0x3FFFFF)).astype(jnp.float32) - jnp.float32(2**21 - 0.5)
@@ -76,7 +79,5 @@ def _unit_vector(angle: UInt32[Array, " n"]) -> tuple[Float[Array, " n"], Float[
     x2 = x * x
     sine = x * (1 + x2 * (-1 / 6 + x2 * (1 / 120 + x2 * (-1 / 5040 + x2 * (1 / 362880)))))
     cosine = 1 + x2 * (-1 / 2 + x2 * (1 / 24 + x2 * (-1 / 720 + x2 * (1 / 40320 + x2 * (-1 / 3628800)))))
-    swapped = (quadrant & 1) == 1
-    first, second = jnp.where(swapped, -sine, cosine), jnp.where(swapped, cosine, sine)
     sign = jnp.where(quadrant >= 2, jnp.float32(-1), jnp.float32(1))
-    return sign * first, sign * second
+    return sign * jnp.where((quadrant & 1) == 1, -sine, cosine)

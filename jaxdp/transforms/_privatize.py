@@ -82,7 +82,8 @@ def privatize(
         sums = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), updates)
         if scale is not None:
             noise = tree_normal(jax.random.fold_in(state.key, state.step), sums)
-            sums = jax.tree.map(lambda total, normal: total + scale * normal, sums, noise)
+            # Behind the barrier all who read a noisy sum see one value: its draw is never computed twice, a rounding apart.
+            sums = jax.lax.optimization_barrier(jax.tree.map(lambda total, normal: total + scale * normal, sums, noise))
         means = jax.tree.map(lambda total: total / jnp.float32(divisor), sums)
         return means, PrivatizeState(state.key, state.step + 1)
 
