@@ -229,6 +229,30 @@ def lookup_out_of_bounds() -> Problem:
 
 
 @model
+def bag_of_words() -> Problem:
+    def loss(p: Any, words: Any) -> Any:
+        return square(jnp.mean(jnp.take(p["table"], words, axis=0, mode="fill", fill_value=0.5), axis=0) @ p["w"])
+
+    return of_weights(loss, jax.random.randint(jax.random.key(0), (6, 9), 0, 6), table=(4, 5), w=(5, 3))
+
+
+@model
+def bag_of_words_and_a_lookup_in_the_same_table() -> Problem:
+    def loss(p: Any, words: Any) -> Any:
+        return square(jnp.sum(p["table"][words], axis=0) * p["table"][words[::2]])
+
+    return of_weights(loss, jax.random.randint(jax.random.key(0), (6, 9), 0, 5), table=(5, 6))
+
+
+@model
+def lookups_in_a_long_text() -> Problem:
+    def loss(p: Any, words: Any) -> Any:
+        return square(jnp.tanh(p["table"][words])) + square(jnp.sum(p["other"][words], axis=0))
+
+    return of_weights(loss, jax.random.randint(jax.random.key(0), (6, 300), 0, 700), table=(700, 3), other=(700, 2))
+
+
+@model
 def lookup_on_two_axes() -> Problem:
     return of_weights(
         lambda p, i: square(p["table"][i[:, 0], i[:, 1]]),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from ._jaxpr import GATHER, Eqn, is_clipping, is_dropping
+from ._jaxpr import GATHER, Eqn, Opened, is_cast, is_clipping, is_dropping, is_sum
 from ._layout import Layout
 from ._rows import Dense, Factors, OneHot
 
@@ -40,6 +40,19 @@ def layout(eqn: Eqn, operand: int) -> Layout:
         fixed=looked_up if len(looked_up) > 1 else None,
         one_hot=True,
     )
+
+
+def is_pooled(eqn: Eqn, jaxpr: Opened) -> bool:
+    """Whether nothing of a lookup's output is used but its sum over the lookups, as in a bag of words."""
+    out = eqn.outvars[0]
+    lookups = tuple(i for i in range(out.aval.ndim) if i not in eqn.params["dimension_numbers"].offset_dims)
+    while True:
+        users = [user for user in jaxpr.eqns if out in user.invars]
+        if len(users) != 1 or out in jaxpr.outvars:
+            return False
+        if not is_cast(users[0]):
+            return is_sum(users[0], lookups)
+        out = users[0].outvars[0]
 
 
 def factors(eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], cotangent: jax.Array) -> Factors:

@@ -21,7 +21,8 @@ def factors(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> Fa
         cotangent: the output's, [loops..., ...].
 
     Returns:
-        Left and right rows on the axes of `site.layout`, exchanged where the site says so.
+        Left and right rows on the axes of `site.layout`, exchanged where the site says so; of right rows that are all the
+        same, the first.
     """
 
     def own(others: Sequence[jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -29,6 +30,7 @@ def factors(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> Fa
         return _array(left), _array(right)
 
     left, right = _over_loops(own, len(site.lengths))(list(others), cotangent)
+    right = right[:, :1] if site.pooled else right
     arranged = [_merge_loops(rows, site.stacked) for rows in (left, right)]
     sides = [OneHot(arranged[0], site.own.left) if arranged[0].ndim == 2 else Dense(arranged[0]), Dense(arranged[1])]
     return Factors(*reversed(sides)) if site.swap else Factors(*sides)

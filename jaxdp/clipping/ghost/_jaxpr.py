@@ -131,6 +131,11 @@ def is_cast(eqn: Eqn) -> bool:
     return eqn.primitive is p.convert_element_type_p
 
 
+def is_sum(eqn: Eqn, axes: tuple[int, ...]) -> bool:
+    """Whether an equation adds up its operand over `axes`."""
+    return eqn.primitive is p.reduce_sum_p and tuple(sorted(eqn.params["axes"])) == axes
+
+
 def is_clipping(gather: Eqn) -> bool:
     """Whether a gather moves indices that are out of bounds to the nearest bound."""
     return gather.params["mode"] == jax.lax.GatherScatterMode.CLIP

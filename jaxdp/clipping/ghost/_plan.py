@@ -35,6 +35,7 @@ class Site:
         rule: the module that knows the primitive.
         own: the layout of the equation's operand itself, its axes in the order that the component's uses share.
         swap: whether left and right are exchanged to agree with the component's other uses.
+        pooled: whether the cotangents of all rows are the same, since nothing but the sum of the outputs is used.
     """
 
     path: Path
@@ -46,6 +47,7 @@ class Site:
     rule: ModuleType
     own: Layout
     swap: bool = False
+    pooled: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -211,11 +213,13 @@ class _Walk:
                     self.origins[v] = of_output(eqn, origins)
                     scope.uses[v] = _Use(v, ())
             elif params:
-                self._meeting(eqn, params, inputs, scope, number)
+                self._meeting(eqn, params, inputs, scope, jaxpr, number)
                 outs = [BOTH] * len(outs)
             scope.kinds.update(zip(eqn.outvars, outs, strict=True))
 
-    def _meeting(self, eqn: Eqn, params: list[int], inputs: list[Kind], scope: _Scope, number: int) -> None:
+    def _meeting(
+        self, eqn: Eqn, params: list[int], inputs: list[Kind], scope: _Scope, body: Opened, number: int
+    ) -> None:
         path = (*scope.path, number)
         if eqn.primitive is SCAN:
             parts = scan_parts(eqn)
@@ -231,8 +235,10 @@ class _Walk:
             if rule is not None and any(kind & EXAMPLE for kind in inputs):
                 use = scope.uses[eqn.invars[params[0]]]
                 own = rule.layout(eqn, params[0])
-                site = Site(path, eqn, params[0], use.source, use.stacked, scope.lengths, rule, own)
-                self.sites.append(site)
+                pooled = rule is _embedding and not scope.lengths and _embedding.is_pooled(eqn, body)
+                self.sites.append(
+                    Site(path, eqn, params[0], use.source, use.stacked, scope.lengths, rule, own, pooled=pooled)
+                )
             else:
                 for i in params:
                     self._use(eqn, eqn.invars[i], scope)

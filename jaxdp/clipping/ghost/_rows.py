@@ -41,7 +41,7 @@ class OneHot(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """One use of a parameter: gradient[e] = Σ_t left[e, t] ⊗ right[e, t]."""
+    """One use of a parameter: gradient[e] = Σ_t left[e, t] ⊗ right[e, t]; a single row on one side goes with all others."""
 
     left: Any
     right: Any
@@ -63,13 +63,14 @@ def norm_of_sum(uses: Sequence[Factors]) -> Norm:
     Returns:
         float32 scalars; NaN or inf where a row has a NaN or infinite entry.
     """
-    if len(uses) > 1 and all(isinstance(use.left, OneHot) for use in uses):
-        uses = [_joined(uses)]
+    if len(uses) > 1:
+        uses = [_with_all_rows(use) for use in uses]
+        uses = [_joined(uses)] if all(isinstance(use.left, OneHot) for use in uses) else uses
     lefts = [_scaled(use.left) for use in uses]
     rights = [_scaled(use.right) for use in uses]
     exponents = [a.exponent + b.exponent for a, b in zip(lefts, rights, strict=True)]
     largest = exponents[0] if len(uses) == 1 else jnp.max(jnp.stack(exponents))
-    if len(uses) == 1 and _rows(uses[0].right) == 1:
+    if len(uses) == 1 and _rows(uses[0].left) == _rows(uses[0].right) == 1:
         square, error = _outer_product(lefts[0], rights[0])
     elif len(uses) == 1 and isinstance(uses[0].left, OneHot):
         square, error = square_of_lookups(uses[0].left.entry, rights[0].rows.rows, _lengths(rights[0].rows))
@@ -78,6 +79,14 @@ def norm_of_sum(uses: Sequence[Factors]) -> Norm:
     computed = jnp.sqrt(jnp.maximum(square, error))
     upper = jnp.sqrt(jnp.maximum(square, 0) + error) * jnp.float32(1 + 4 * UNIT_ROUNDOFF)
     return Norm(_ldexp(computed, largest), _ldexp(upper, largest))
+
+
+def _with_all_rows(use: Factors) -> Factors:
+    rows = max(_rows(use.left), _rows(use.right))
+    every = lambda side: jax.tree.map(lambda x: jnp.broadcast_to(x, (x.shape[0], rows, *x.shape[2:])), side)
+    left = use.left._replace(entry=every(use.left.entry)) if isinstance(use.left, OneHot) else every(use.left)
+    right = use.right._replace(entry=every(use.right.entry)) if isinstance(use.right, OneHot) else every(use.right)
+    return Factors(left, right)
 
 
 def _joined(lookups: Sequence[Factors]) -> Factors:
