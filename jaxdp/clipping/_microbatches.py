@@ -80,7 +80,8 @@ def usual_size(rows: float, activations: int, parameters: int) -> int:
     else:
         wanted = _device_bytes() / 4 / max(activations, 1)
     parts = math.ceil(rows / max(wanted, 1))
-    return math.ceil(rows / parts)
+    even = (n for n in range(parts, 2 * parts) if rows % n == 0)  # no rows of padding, if there is a divisor nearby
+    return math.ceil(rows / next(even, parts))
 
 
 def _device_bytes() -> int:

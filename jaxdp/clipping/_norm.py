@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ._powers import exponent_of, times_power_of_two
+
 _BLOCK = 32
 UNIT_ROUNDOFF = 2.0**-24
 
@@ -30,10 +32,10 @@ def per_example_norms(grads: Any) -> Float[Array, " B"]:
     """
     rows = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(grads)]
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(row), axis=1, initial=0) for row in rows]), axis=0)
-    exponent = jnp.clip(jnp.frexp(largest)[1], -125, 125)
-    down = jnp.ldexp(jnp.float32(1), -exponent)
+    exponent = exponent_of(largest)
+    down = times_power_of_two(jnp.ones_like(largest), -exponent)
     squares = sum(sum_in_blocks(jnp.square(row * down[:, None])) for row in rows)
-    norms = jnp.ldexp(jnp.sqrt(squares), exponent)
+    norms = times_power_of_two(jnp.sqrt(squares), exponent)
     return jnp.where(jnp.isfinite(largest), norms, largest)
 
 

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from .._norm import UNIT_ROUNDOFF, sum_in_blocks, sum_in_blocks_error
+from .._powers import exponent_of, times_power_of_two
 from ._lookup_norm import square_of_lookups
 
 
@@ -75,10 +76,10 @@ def norm_of_sum(uses: Sequence[Factors]) -> Norm:
     elif len(uses) == 1 and isinstance(uses[0].left, OneHot):
         square, error = square_of_lookups(uses[0].left.entry, rights[0].rows.rows, _lengths(rights[0].rows))
     else:
-        square, error = _gram(lefts, rights, [_power_of_two(e - largest) for e in exponents])
+        square, error = _gram(lefts, rights, [times_power_of_two(jnp.float32(1), e - largest) for e in exponents])
     computed = jnp.sqrt(jnp.maximum(square, error))
     upper = jnp.sqrt(jnp.maximum(square, 0) + error) * jnp.float32(1 + 4 * UNIT_ROUNDOFF)
-    return Norm(_ldexp(computed, largest), _ldexp(upper, largest))
+    return Norm(times_power_of_two(computed, largest), times_power_of_two(upper, largest))
 
 
 def _with_all_rows(use: Factors) -> Factors:
@@ -107,8 +108,8 @@ def _scaled(rows: Any) -> _Scaled:
     if isinstance(rows, OneHot):
         return _Scaled(rows, jnp.int32(0))
     dense = rows.rows.astype(jnp.float32)
-    exponent = jnp.clip(jnp.frexp(jnp.max(jnp.abs(dense), initial=0))[1], -125, 126).astype(jnp.int32)
-    return _Scaled(Dense(dense * _power_of_two(-exponent)), exponent)
+    exponent = exponent_of(jnp.max(jnp.abs(dense), initial=0))
+    return _Scaled(Dense(dense * times_power_of_two(jnp.float32(1), -exponent)), exponent)
 
 
 def _outer_product(left: _Scaled, right: _Scaled) -> tuple[jax.Array, jax.Array]:
@@ -176,14 +177,3 @@ def _gamma(n: int) -> float:
 
 def _rows(side: Any) -> int:
     return side.entry.shape[1] if isinstance(side, OneHot) else side.rows.shape[1]
-
-
-def _power_of_two(exponent: Int[Array, ""]) -> Float[Array, ""]:
-    """2 to an exponent between -149 and 127; 0 below."""
-    return jnp.ldexp(jnp.float32(1), jnp.clip(exponent, -250, 127))
-
-
-def _ldexp(x: Float[Array, ""], exponent: Int[Array, ""]) -> Float[Array, ""]:
-    """x · 2^exponent in two steps, each within float32's range."""
-    half = exponent // 2
-    return x * _power_of_two(half) * _power_of_two(exponent - half)

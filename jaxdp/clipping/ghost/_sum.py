@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .._clip import settled, usable_and_factors, weighted_sum
+from .._clip import packed, settled, usable_and_factors, weighted_sum
 from .._norm import UNIT_ROUNDOFF, per_example_norms, relative_error_bound
 from ._gradient import factors, gradient, summed_gradient
 from ._hoist import evaluate
@@ -40,14 +40,14 @@ def clipped_sum(
     by_rows = [component for component in plan.components if component.choice.form == "rows"]
     formed = [component for component in plan.components if component.choice.form == "formed"]
     norms = [_norms_by_rows(component, seen) for component in by_rows]
-    kept = settled((seen.direct, [_formed(plan, component, static, seen) for component in formed]))
-    if seen.direct or formed:
+    kept, unpacked = packed(settled((seen.direct, [_formed(plan, component, static, seen) for component in formed])))
+    if kept:
         exact = per_example_norms(kept)
         norms.append(Norm(exact, exact * jnp.float32(1 + relative_error_bound(kept))))
     norm = _together(norms, mask.shape[0])
     usable, factor = usable_and_factors(norm.upper, mask, clip_norm)
 
-    total, sums = jax.tree.map(lambda grads: weighted_sum(grads, usable, factor), kept)
+    total, sums = unpacked([weighted_sum(rows, usable, factor) for rows in kept])
     for component, part in zip(formed, sums, strict=True):
         total |= _pullback(plan, component, static)(part) if component.is_one_rearrangement else part
     for component in by_rows:
