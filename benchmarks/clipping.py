@@ -5,8 +5,9 @@
     python benchmarks/clipping.py --sweep                    # time against batch size, and memory by microbatch
 
 The denominator is the faster of two non-private gradients of the same model and batch: of the batch's mean loss, and of the
-per-example loss under `vmap`. All methods of a workload run interleaved in one process; medians are reported. Prints a
-table, and writes it with a plot, the hardware, the versions and the command to benchmarks/results/DEVICE/.
+per-example loss under `vmap`. Beside them stands the non-private gradient in microbatches as large as those of "auto", since
+on a CPU a part of the speed is theirs. All methods of a workload run interleaved in one process; medians are reported. Prints
+a table, and writes it with a plot, the hardware, the versions and the command to benchmarks/results/DEVICE/.
 """
 
 import importlib.metadata
@@ -33,6 +34,7 @@ from rich.table import Table
 from workloads import WORKLOADS, Workload
 
 import jaxdp
+from jaxdp.clipping._convolutions import with_ordered_convolutions
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -46,7 +48,7 @@ class Options:
     """which models to measure"""
     pairs: int = 20
     """interleaved measurements of each method"""
-    methods: tuple[str, ...] = ("auto", "vmap")
+    methods: tuple[str, ...] = ("auto", "ghost", "vmap")
     """how gradients are clipped"""
     sweep: bool = False
     """measure time against batch size and memory against microbatch size instead"""
@@ -91,6 +93,11 @@ def _measure(options: Options, workload: Workload) -> list[Variant]:
         "gradient, batched": lambda p, b: jax.grad(lambda p: jnp.mean(workload.batch_loss(p, b)))(p),
         "gradient, vmapped": lambda p, b: jax.grad(lambda p: jnp.mean(jax.vmap(workload.loss, (None, 0))(p, b)))(p),
     }
+    rows = jaxdp.clipped_grad(workload.loss, clip_norm=1.0).usual_microbatch_size(
+        params, batch, (), None, workload.batch_size
+    )
+    if rows < workload.batch_size and workload.batch_size % rows == 0:
+        programs["gradient, microbatched"] = _microbatched(programs["gradient, vmapped"], rows)
     for method in options.methods:
         programs[f"clipped, {method}"] = jaxdp.clipped_grad(workload.loss, clip_norm=1.0, method=method)
     programs["whole step, plain"] = _plain_step(programs["gradient, vmapped"])
@@ -103,12 +110,27 @@ def _measure(options: Options, workload: Workload) -> list[Variant]:
         variants.append(variant)
     for pair in range(options.pairs):
         for call, variant in zip(compiled, variants, strict=True):
-            if pair >= 3 and variant.median > 1000:
-                continue  # its ratio needs no more digits
+            if pair >= 3 and variant.median > 1000 and variant.name in ("clipped, ghost", "clipped, vmap"):
+                continue  # their ratios need no more digits
             start = time.perf_counter()
             jax.block_until_ready(call(params, batch))
             variant.milliseconds.append(1e3 * (time.perf_counter() - start))
     return variants
+
+
+def _microbatched(gradient: Callable[..., Any], rows: int) -> Callable[..., Any]:
+    """The mean of the gradients of slices, its convolutions put in order as those of the clipped one are."""
+
+    def mean(params: Any, batch: Any) -> Any:
+        slices = jax.tree.map(lambda leaf: leaf.reshape(-1, rows, *leaf.shape[1:]), batch)
+        step = lambda total, part: (
+            jax.tree.map(jnp.add, total, with_ordered_convolutions(gradient, params, part)),
+            None,
+        )
+        total, _ = jax.lax.scan(step, jax.tree.map(jnp.zeros_like, params), slices)
+        return jax.tree.map(lambda leaf: leaf * (rows / jax.tree.leaves(batch)[0].shape[0]), total)
+
+    return mean
 
 
 def _compile(workload: Workload, name: str, program: Any, params: Any, batch: Any) -> tuple[Any, Variant]:
