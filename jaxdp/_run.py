@@ -4,7 +4,7 @@ Because each part reads its numbers from here, they can't disagree, and the epsi
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import optax
@@ -13,7 +13,7 @@ from jaxtyping import Array, Key
 from . import _checks, accounting
 from ._errors import UsageError
 from ._step import PrivateStep
-from .clipping import ClippedGrad, clipped_grad
+from .clipping import ClippedGrad, ClipRule, Flat, Quantile, check_rule, clipped_grad
 from .sampling import PoissonSampler
 from .transforms import privatize
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SAMPLINGS = ("poisson",)
 ADJACENCIES = ("add_or_remove_one",)
+_FLAT = Flat()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +36,10 @@ class DPSGD:
         num_examples: n, the number of examples in the training data; taken as public.
         expected_batch_size: B, how many examples a batch holds on average; the sampling rate is B / n.
         steps: how many steps the run makes.
-        clip_norm: C, the L2 norm to which each example's gradient is clipped.
-        noise_multiplier: σ, the noise's standard deviation in units of C. 0 trains without privacy and has no epsilon.
+        clip_norm: C, the L2 norm to which each example's gradient is clipped; under a `Quantile` rule, that of the first step.
+        noise_multiplier: σ, the noise's standard deviation in units of C. 0 trains without privacy and has no epsilon. Under a
+            `Quantile` rule that of sum and count together: the sum gets as much more as the count's look at the data costs.
+        rule: how a norm becomes a factor: `jaxdp.clipping.Flat()`, `PerGroup`, `Normalised` or `Quantile`.
         sampling: "poisson".
         adjacency: "add_or_remove_one".
         microbatch_size: how many examples to process at once; by default a size that suits the device. Changes memory and
@@ -59,6 +62,7 @@ class DPSGD:
     steps: int
     clip_norm: float
     noise_multiplier: float
+    rule: ClipRule = _FLAT
     sampling: str = "poisson"
     adjacency: str = "add_or_remove_one"
     microbatch_size: int | None = None
@@ -85,6 +89,15 @@ class DPSGD:
             raise UsageError(
                 "clip_norm=inf leaves the sensitivity unbounded, which no noise can hide: give a finite clip norm"
             )
+        if isinstance(self.rule, Quantile):
+            if self.rule.expected_batch_size not in (None, self.expected_batch_size):
+                raise UsageError(
+                    f"the rule's expected_batch_size={self.rule.expected_batch_size} is not the run's "
+                    f"{self.expected_batch_size}: leave it out of Quantile"
+                )
+            settle("rule", replace(self.rule, expected_batch_size=float(self.expected_batch_size)))
+            self.rule.noise_multiplier_of_sum(self.noise_multiplier)
+        check_rule(self.rule, self.clip_norm)
         _checks.one_of("sampling", self.sampling, SAMPLINGS)
         _checks.one_of("adjacency", self.adjacency, ADJACENCIES)
         if self.microbatch_size is not None:
@@ -138,6 +151,13 @@ class DPSGD:
         _checks.delta(delta, self.num_examples)
         return accounting.statement(self, delta=delta, steps=steps)
 
+    @property
+    def noise_multiplier_of_sum(self) -> float:
+        """The noise on the sum of gradients in units of its sensitivity: `noise_multiplier`, or more if a count is noised too."""
+        if isinstance(self.rule, Quantile):
+            return self.rule.noise_multiplier_of_sum(self.noise_multiplier)
+        return self.noise_multiplier
+
     def sampler(self, key: Key[Array, ""], *, capacity: int = 0) -> PoissonSampler:
         """The batches of the run, as padded indices and masks for arrays of the user's own.
 
@@ -158,12 +178,16 @@ class DPSGD:
         )
 
     def clipped_grad(self, loss_fn: Callable[..., Any], *, has_aux: bool = False) -> ClippedGrad:
-        """`jaxdp.clipped_grad` with the run's clip norm and microbatch size."""
-        return clipped_grad(loss_fn, clip_norm=self.clip_norm, has_aux=has_aux, microbatch_size=self.microbatch_size)
+        """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size."""
+        return clipped_grad(
+            loss_fn, clip_norm=self.clip_norm, rule=self.rule, has_aux=has_aux, microbatch_size=self.microbatch_size
+        )
 
     def privatize(self, key: Key[Array, ""]) -> optax.GradientTransformationExtraArgs:
-        """`jaxdp.privatize` with the run's noise multiplier and expected batch size."""
-        return privatize(noise_multiplier=self.noise_multiplier, expected_batch_size=self.expected_batch_size, key=key)
+        """`jaxdp.privatize` with the run's expected batch size and noise: under a `Quantile` rule, what is left for the sum."""
+        return privatize(
+            noise_multiplier=self.noise_multiplier_of_sum, expected_batch_size=self.expected_batch_size, key=key
+        )
 
     def make_step(
         self, loss_fn: Callable[..., Any], optimizer: optax.GradientTransformation, *, has_aux: bool = False

@@ -17,11 +17,13 @@ import optax
 from jaxtyping import Array, Float, Int32, Key
 
 from ._errors import UsageError
-from .clipping import check_batch, check_loss, check_params, example_keys
+from .clipping import Quantile, check_batch, check_loss, check_params, example_keys, excess_within
 from .transforms import PrivatizeState, in_float32
 
 if TYPE_CHECKING:
     from ._run import DPSGD
+
+_COUNTS = 2**31 - 1  # no step has this number, so no step's noise has the key derived from it
 
 
 class RunKeys(NamedTuple):
@@ -45,12 +47,14 @@ class TrainState(NamedTuple):
         opt_state: the optimizer's state, float32.
         keys: for the draws, the noise and the losses' randomness of all steps.
         step: how many steps have been made; a plain int, so that a run can't be overdrawn unseen.
+        rule_state: the clip rule's state, for rules that have one.
     """
 
     params: Any
     opt_state: Any
     keys: RunKeys
     step: int
+    rule_state: Any = None
 
 
 class StepMetrics(NamedTuple):
@@ -82,7 +86,7 @@ class PrivateStep:
         self._grad_fn = run.clipped_grad(loss_fn, has_aux=has_aux)
         self._optimizer = in_float32(optimizer)
         self._takes_rng = "rng" in inspect.signature(loss_fn).parameters
-        self._compiled = jax.jit(self._scan, static_argnames="num_steps", donate_argnames=("params", "opt_state"))
+        self._compiled = jax.jit(self._scan, static_argnames="num_steps", donate_argnames="carry")
 
     def init(self, params: Any, key: Key[Array, ""]) -> TrainState:
         """The state before the first step.
@@ -96,7 +100,11 @@ class PrivateStep:
         """
         check_params(params)
         params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
-        return TrainState(params, self._optimizer.init(params), RunKeys.split_from(key), 0)
+        keys = RunKeys.split_from(key)
+        rule = self._grad_fn.rule
+        counts = jax.random.fold_in(keys.noise, _COUNTS)
+        rule_state = rule.init(self.run.clip_norm, counts) if isinstance(rule, Quantile) else None
+        return TrainState(params, self._optimizer.init(params), keys, 0, rule_state)
 
     def __call__(self, state: TrainState, data: Any, *shared: Any) -> tuple[TrainState, StepMetrics]:
         """One step.
@@ -129,35 +137,39 @@ class PrivateStep:
                 f"data has {size} examples and the run was described with num_examples={self.run.num_examples}: its "
                 "sampling rate, and so its epsilon, would be false; describe the run with the number of examples it trains on"
             )
-        params, opt_state, metrics = self._compiled(
-            state.params, state.opt_state, state.keys, jnp.int32(state.step), data, shared, num_steps=num_steps
-        )
-        return TrainState(params, opt_state, state.keys, state.step + num_steps), metrics
+        carry = (state.params, state.opt_state, state.rule_state)
+        carry, metrics = self._compiled(carry, state.keys, jnp.int32(state.step), data, shared, num_steps=num_steps)
+        params, opt_state, rule_state = carry
+        return TrainState(params, opt_state, state.keys, state.step + num_steps, rule_state), metrics
 
     def _scan(
-        self, params: Any, opt_state: Any, keys: RunKeys, first: Any, data: Any, shared: Any, *, num_steps: int
-    ) -> tuple[Any, Any, StepMetrics]:
+        self, carry: tuple[Any, Any, Any], keys: RunKeys, first: Any, data: Any, shared: Any, *, num_steps: int
+    ) -> tuple[tuple[Any, Any, Any], StepMetrics]:
         one_step = partial(self._one_step, keys, data, shared)
-        if num_steps == 1:  # outside a loop, where XLA compiles convolutions for a CPU better
-            (params, opt_state), metrics = one_step((params, opt_state), first)
-            return params, opt_state, jax.tree.map(lambda leaf: leaf[None], metrics)
-        steps = first + jnp.arange(num_steps, dtype=jnp.int32)
-        (params, opt_state), metrics = jax.lax.scan(one_step, (params, opt_state), steps)
-        return params, opt_state, metrics
+        if num_steps == 1:  # outside a loop, where a CPU has fewer things to wait for
+            carry, metrics = one_step(carry, first)
+            return carry, jax.tree.map(lambda leaf: leaf[None], metrics)
+        return jax.lax.scan(one_step, carry, first + jnp.arange(num_steps, dtype=jnp.int32))
 
     def _one_step(
-        self, keys: RunKeys, data: Any, shared: Any, carry: tuple[Any, Any], step: Any
-    ) -> tuple[tuple[Any, Any], StepMetrics]:
-        params, opt_state = carry
+        self, keys: RunKeys, data: Any, shared: Any, carry: tuple[Any, Any, Any], step: Any
+    ) -> tuple[tuple[Any, Any, Any], StepMetrics]:
+        params, opt_state, rule_state = carry
+        clip_norm = self._grad_fn.clip_norm_now(rule_state)
         draw = self.run.sampler(keys.sampling).draw(step)
-        sums, metrics = self._clipped_sum(params, data, shared, draw, jax.random.fold_in(keys.loss, step))
+        loss_key = jax.random.fold_in(keys.loss, step)
+        sums, excess, metrics = self._clipped_sum(params, data, shared, draw, loss_key, clip_norm)
+        if isinstance(self._grad_fn.rule, Quantile):
+            rule_state = self._grad_fn.rule.update_by_count(rule_state, excess)
         noise = self.run.privatize(keys.noise)
-        means, _ = noise.update(sums, PrivatizeState(keys.noise, step), sensitivity=jnp.float32(self.run.clip_norm))
+        means, _ = noise.update(sums, PrivatizeState(keys.noise, step), sensitivity=jnp.float32(clip_norm))
         updates, opt_state = self._optimizer.update(means, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state), metrics
+        return (optax.apply_updates(params, updates), opt_state, rule_state), metrics
 
-    def _clipped_sum(self, params: Any, data: Any, shared: Any, draw: Any, loss_key: Any) -> tuple[Any, StepMetrics]:
-        """The sum of clipped gradients over a draw, and the means of what its losses returned."""
+    def _clipped_sum(
+        self, params: Any, data: Any, shared: Any, draw: Any, loss_key: Any, clip_norm: Any
+    ) -> tuple[Any, Any, StepMetrics]:
+        """A draw's sum of clipped gradients, a quantile rule's count of it, and the means of what its losses returned."""
         # With two standard deviations of the draw's size to spare, few draws need a further, mostly empty microbatch.
         usual = self.run.expected_batch_size + 2 * math.sqrt(self.run.expected_batch_size)
         keys = example_keys(loss_key, 1) if self._takes_rng else None
@@ -165,7 +177,7 @@ class PrivateStep:
         rows = min(rows, self.run.num_examples)
         indices = jnp.pad(draw.indices, (0, rows))
 
-        def microbatch(start: Any) -> tuple[Any, Any]:
+        def microbatch(start: Any) -> tuple[Any, Any, Any]:
             chosen = jax.lax.dynamic_slice_in_dim(indices, start, rows)
             mask = start + jnp.arange(rows, dtype=jnp.int32) < draw.size
             batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], data)
@@ -178,16 +190,17 @@ class PrivateStep:
                 shared,
                 loss_key if self._takes_rng else None,
             )
-            grads, (losses, norms, aux) = self._grad_fn.sum_and_rows(params, batch, mask, keys, shared)
-            clipped = mask & ~(norms <= self.run.clip_norm)
-            return grads, jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))
+            grads, (losses, norms, aux) = self._grad_fn.sum_and_rows(params, batch, mask, keys, shared, clip_norm)
+            clipped = mask & ~(norms <= clip_norm)
+            sums = jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))
+            return grads, excess_within(norms, mask, jnp.float32(clip_norm)), sums
 
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(microbatch, jnp.int32(0)))
-        grads, totals = jax.lax.fori_loop(
+        grads, excess, totals = jax.lax.fori_loop(
             0,
             (draw.size + rows - 1) // rows,
             lambda i, carry: jax.tree.map(jnp.add, carry, microbatch(i * rows)),
             nothing,
         )
         loss, clipped, aux = jax.tree.map(lambda total: total / draw.size.astype(jnp.float32), totals)
-        return grads, StepMetrics(draw.size, loss, clipped, aux)
+        return grads, excess, StepMetrics(draw.size, loss, clipped, aux)

@@ -38,8 +38,9 @@ def statement(run: "DPSGD", *, delta: float, steps: int | None = None, notes: tu
             f"added or removed. The number of examples, {run.num_examples:,}, is treated as public.",
             f"Mechanism: {made:,} steps of DP-SGD. For each, every example entered the batch independently with probability "
             f"{run.expected_batch_size:g}/{run.num_examples} = {rate:.6g} (Poisson sampling, executed as accounted); its "
-            f"gradient was clipped to L2 norm {run.clip_norm:g}; Gaussian noise of standard deviation {run.noise_multiplier:.6g} "
-            f"times that norm was added to the sum, which was then divided by {run.expected_batch_size:g}, a constant.",
+            f"gradient was {run.rule.in_words(run.clip_norm)}; Gaussian noise of standard deviation "
+            f"{run.noise_multiplier_of_sum:.6g} times that norm was added to the sum, which was then divided by "
+            f"{run.expected_batch_size:g}, a constant.",
             "Protected: the parameters after every step, hence all checkpoints, and whatever is computed from them without "
             "the training data.",
             "Not protected: losses, accuracies and gradient norms measured on the training data; choices of hyper-parameters "

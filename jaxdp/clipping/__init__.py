@@ -1,8 +1,8 @@
 """From a loss for one example to the sum of clipped per-example gradients.
 
-`clipped_grad` is the way in. `_per_example` computes gradients one example at a time under `vmap`, `_clip` takes their
-norms and adds them up clipped, and `_microbatches` walks a batch in pieces to bound the memory. This plain method is the
-oracle against which the fast one, `ghost`, is tested.
+`clipped_grad` is the way in. `_per_example` computes gradients one example at a time under `vmap`, `_rules` makes factors of
+their norms, `_clip` adds them up scaled, and `_microbatches` walks a batch in pieces to bound the memory. This plain method
+is the oracle against which the fast one, `ghost`, is tested.
 """
 
 from ._clip import ClippedSum as ClippedSum, clip_and_sum as clip_and_sum
@@ -15,4 +15,15 @@ from ._inputs import (
     example_keys as example_keys,
 )
 from ._per_example import per_example_grads as per_example_grads
+from ._rules import (
+    Clipping as Clipping,
+    ClipRule as ClipRule,
+    Flat as Flat,
+    Normalised as Normalised,
+    PerGroup as PerGroup,
+    Quantile as Quantile,
+    QuantileState as QuantileState,
+    check_rule as check_rule,
+    excess_within as excess_within,
+)
 from .ghost import Explanation as Explanation, LeafReport as LeafReport

@@ -2,11 +2,12 @@ r"""Clip each example's gradient to a norm and add them up.
 
 \[ S = \sum_i m_i\, c_i\, g_i, \qquad c_i = \min\Bigl(1, \frac{C}{(1 + \gamma)\,\lVert g_i \rVert_2}\Bigr) \]
 
-with the mask m, the clip norm C and the rounding bound γ of `_norm`. Removing or adding one example moves S by at most C.
+with the mask m, the clip norm C and the rounding bound γ of `_norm`; other factors under other rules (`_rules`). Removing or
+adding one example moves S by at most C.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -14,9 +15,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ._norm import per_example_norms, relative_error_bound
+from ._norm import UNIT_ROUNDOFF, per_example_norms, relative_error_bound
+from ._rules import Clipping
 
 _SMALL = 4096
+
+
+class Norm(NamedTuple):
+    """A norm as computed, and what the true norm can't exceed."""
+
+    value: Float[Array, "..."]
+    upper: Float[Array, "..."]
 
 
 class ClippedSum(NamedTuple):
@@ -26,8 +35,8 @@ class ClippedSum(NamedTuple):
     norms: Float[Array, " B"]
 
 
-def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clip_norm: float) -> ClippedSum:
-    """Clip per-example gradients to `clip_norm` and add them up.
+def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clipping: Clipping) -> ClippedSum:
+    """Scale per-example gradients as `clipping` says and add them up.
 
     Examples whose gradient has a NaN or infinite entry, and masked ones, contribute exactly zero: their entries are
     replaced by zeros before anything is multiplied or added, since 0 · NaN is NaN.
@@ -35,7 +44,7 @@ def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clip_norm: float) -> Clipp
     Args:
         grads: pytree of arrays [B, ...], of any floating dtype.
         mask: bool [B], False for padding.
-        clip_norm: L2 norm to clip to, above zero; inf for no clipping.
+        clipping: the rule, with its clip norm and groups of leaves.
 
     Returns:
         The clipped sum, and the norm of each example's gradient; 0 for masked rows.
@@ -43,11 +52,15 @@ def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clip_norm: float) -> Clipp
     References:
         Abadi et al., "Deep Learning with Differential Privacy", arXiv 1607.00133, algorithm 1.
     """
-    rows, unpacked = packed(settled(grads))
-    norms = per_example_norms(rows)
-    usable, factors = usable_and_factors(norms * jnp.float32(1 + relative_error_bound(rows)), mask, clip_norm)
-    total = unpacked([weighted_sum(matrix, usable, factors) for matrix in rows])
-    return ClippedSum(total, jnp.where(mask, norms, 0))
+    leaves, treedef = jax.tree.flatten(settled(grads))
+    parts = [packed(group) for group in clipping.by_group(dict(enumerate(leaves)))]
+    norms = [norm_of_packed(rows) for rows, _ in parts]
+    usable, factors = clipping.factors([norm.upper for norm in norms], mask)
+    total: dict[int, Any] = {}
+    for (rows, unpacked), factor in zip(parts, factors, strict=True):
+        total |= unpacked([weighted_sum(matrix, usable, factor) for matrix in rows])
+    grads = treedef.unflatten([total[i] for i in range(len(leaves))])
+    return ClippedSum(grads, jnp.where(mask, joined(norms, mask.shape[0]).value, 0))
 
 
 def packed(grads: Any) -> tuple[list[Float[Array, "B n"]], Callable[[list[Float[Array, " n"]]], Any]]:
@@ -93,24 +106,27 @@ def settled(values: Any) -> Any:
     return jax.tree.map(settle, values)
 
 
-def usable_and_factors(
-    upper: Float[Array, " B"], mask: Bool[Array, " B"], clip_norm: float
-) -> tuple[Bool[Array, " B"], Float[Array, " B"]]:
-    """Which examples contribute, and by which factor.
+def norm_of_packed(rows: list[Float[Array, "B n"]]) -> Norm:
+    """The norm of each example's gradient over all matrices, [B]."""
+    exact = per_example_norms(rows)
+    return Norm(exact, exact * jnp.float32(1 + relative_error_bound(rows)))
 
-    Args:
-        upper: float32 [B]. What each example's norm can't exceed, rounding included; NaN or inf for a bad example.
-        mask: bool [B].
-        clip_norm: L2 norm to clip to, or inf.
 
-    Returns:
-        bool [B], and float32 [B] in [0, 1].
-    """
-    usable = mask & jnp.isfinite(upper)
-    if math.isinf(clip_norm):
-        return usable, usable.astype(jnp.float32)
-    factors = jnp.minimum(jnp.float32(1), jnp.float32(clip_norm) / jnp.maximum(upper, jnp.finfo(jnp.float32).tiny))
-    return usable, jnp.where(usable, factors, 0)
+def joined(norms: Sequence[Norm], size: int) -> Norm:
+    """The norm over all parts from the norm of each, [B], scaled so that no square over- or underflows."""
+    if not norms:
+        return Norm(jnp.zeros(size), jnp.zeros(size))
+    if len(norms) == 1:
+        return norms[0]
+
+    def join(parts: list[Float[Array, " B"]]) -> Float[Array, " B"]:
+        stack = jnp.stack(parts)
+        largest = jnp.max(stack, axis=0)
+        scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
+        return scale * jnp.sqrt(jnp.sum(jnp.square(stack / scale[None]), axis=0))
+
+    slack = jnp.float32(1 + (len(norms) + 6) * UNIT_ROUNDOFF)
+    return Norm(join([n.value for n in norms]), join([n.upper for n in norms]) * slack)
 
 
 def weighted_sum(

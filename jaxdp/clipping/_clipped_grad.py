@@ -16,9 +16,11 @@ from ._convolutions import with_ordered_convolutions
 from ._inputs import check_batch, check_loss, check_mask, check_params, example_keys
 from ._microbatches import in_microbatches, usual_size
 from ._per_example import per_example_values_and_grads
+from ._rules import Clipping, ClipRule, Flat, Quantile, QuantileState, check_rule
 from .ghost import Explanation, check_covered, clipped_sum, explain, traced
 
 METHODS = ("auto", "ghost", "vmap")
+_FLAT = Flat()
 
 
 class ClippedGrads(NamedTuple):
@@ -31,6 +33,7 @@ class ClippedGrads(NamedTuple):
             contributed zero.
         aux: pytree [B, ...]. What the loss returned beside its value, with `has_aux`; None otherwise.
         sensitivity: float32 scalar. The L2 distance by which adding or removing one example can move `grads`.
+        rule_state: the clip rule's state for the next step, for rules that have one; None otherwise.
     """
 
     grads: Any
@@ -38,6 +41,7 @@ class ClippedGrads(NamedTuple):
     norms: Float[Array, " B"]
     aux: Any
     sensitivity: Float[Any, ""]
+    rule_state: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +50,7 @@ class ClippedGrad:
 
     loss_fn: Callable[..., Any]
     clip_norm: float
+    rule: ClipRule = _FLAT
     has_aux: bool = False
     method: str = "auto"
     strict: bool = False
@@ -54,6 +59,7 @@ class ClippedGrad:
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip_norm", _checks.clip_norm(self.clip_norm))
         _checks.one_of("method", self.method, METHODS)
+        check_rule(self.rule, self.clip_norm)
         if self.strict and self.method == "vmap":
             raise UsageError(
                 'strict=True refuses what method="vmap" does, to materialise: choose method="auto" or "ghost"'
@@ -69,9 +75,11 @@ class ClippedGrad:
         *shared: Any,
         mask: Bool[Any, " B"] | None = None,
         rng: Key[Array, ""] | None = None,
+        rule_state: Any = None,
     ) -> ClippedGrads:
         """The sum of clipped gradients of `batch` at `params`; the arguments are those of `clipped_grad`'s docstring."""
         check_params(params)
+        clip_norm = self.clip_norm_now(rule_state)
         size = check_batch(batch)
         mask = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
         batch = jax.tree.map(jnp.asarray, batch)
@@ -79,7 +87,7 @@ class ClippedGrad:
 
         def at_once(batch: Any, mask: Bool[Array, " m"], start: int | Int[Array, ""]) -> tuple[Any, Any]:
             keys = None if rng is None else example_keys(rng, mask.shape[0], start)
-            return self.sum_and_rows(params, batch, mask, keys, shared)
+            return self.sum_and_rows(params, batch, mask, keys, shared, clip_norm)
 
         keys = None if rng is None else example_keys(rng, 1)
         rows = self.usual_microbatch_size(params, batch, shared, keys, size)
@@ -87,7 +95,21 @@ class ClippedGrad:
             grads, (losses, norms, aux) = at_once(batch, mask, 0)
         else:
             grads, (losses, norms, aux) = in_microbatches(at_once, batch, mask, rows)
-        return ClippedGrads(grads, losses, norms, aux, jnp.float32(self.clip_norm))
+        next_state = self.rule.update(rule_state, norms, mask) if isinstance(self.rule, Quantile) else None
+        return ClippedGrads(grads, losses, norms, aux, jnp.float32(clip_norm), next_state)
+
+    def clip_norm_now(self, rule_state: Any) -> Any:
+        """The clip norm of a step: the number that was given, or the one in the rule's state; refuses a state amiss."""
+        if not isinstance(self.rule, Quantile):
+            if rule_state is not None:
+                raise UsageError(f"rule_state was passed, but {type(self.rule).__name__} has no state: leave it out")
+            return self.clip_norm
+        if not isinstance(rule_state, QuantileState):
+            raise UsageError(
+                "Quantile needs its state: begin with state = rule.init(clip_norm, key), pass rule_state=state, and go on "
+                "with out.rule_state"
+            )
+        return rule_state.clip_norm
 
     def explain(self, params: Any, batch: Any, *shared: Any, rng: Key[Array, ""] | None = None) -> Explanation:
         """How "auto" and "ghost" deal with each parameter, and what that costs; nothing is computed.
@@ -117,23 +139,27 @@ class ClippedGrad:
         return usual_size(rows, loss.plan.activations, parameters)
 
     def sum_and_rows(
-        self, params: Any, batch: Any, mask: Bool[Array, " B"], keys: Any, shared: tuple[Any, ...]
+        self, params: Any, batch: Any, mask: Bool[Array, " B"], keys: Any, shared: tuple[Any, ...], clip_norm: Any
     ) -> tuple[Any, tuple[Any, Any, Any]]:
         """(grads, (losses, norms, aux)) for checked arguments, a key for each example or None, and the batch unsplit."""
-        return with_ordered_convolutions(self._sum_and_rows, params, batch, mask, keys, shared)
+        known = clip_norm if isinstance(clip_norm, float) else None
+        run = lambda norm, *args: self._sum_and_rows(
+            Clipping(self.rule, known or norm, self.rule.groups(params)), *args
+        )
+        return with_ordered_convolutions(run, None if known else clip_norm, params, batch, mask, keys, shared)
 
     def _sum_and_rows(
-        self, params: Any, batch: Any, mask: Bool[Array, " B"], keys: Any, shared: tuple[Any, ...]
+        self, clipping: Clipping, params: Any, batch: Any, mask: Bool[Array, " B"], keys: Any, shared: tuple[Any, ...]
     ) -> tuple[Any, tuple[Any, Any, Any]]:
         if self.method != "vmap":
             loss = traced(self.loss_fn, self.has_aux, params, batch, shared, keys)
             if self.strict:
                 check_covered(loss.plan, params)
-            total, (losses, norms, aux) = clipped_sum(loss, self.clip_norm, params, batch, mask, keys, shared)
+            total, (losses, norms, aux) = clipped_sum(loss, clipping, params, batch, mask, keys, shared)
         else:
             values, grads = per_example_values_and_grads(self.loss_fn, self.has_aux, params, batch, shared, keys)
             losses, aux = values if self.has_aux else (values, None)
-            total, norms = clip_and_sum(grads, mask, self.clip_norm)
+            total, norms = clip_and_sum(grads, mask, clipping)
         losses, aux = jax.tree.map(lambda leaf: _zero_where_masked(leaf, mask), (losses, aux))
         return total, (losses, norms, aux)
 
@@ -142,6 +168,7 @@ def clipped_grad(
     loss_fn: Callable[..., Any],
     *,
     clip_norm: float,
+    rule: ClipRule = _FLAT,
     has_aux: bool = False,
     method: str = "auto",
     strict: bool = False,
@@ -162,6 +189,8 @@ def clipped_grad(
         loss_fn: `loss_fn(params, example, *shared) -> scalar`, the loss of ONE example, without a batch axis; with
             `has_aux`, `-> (scalar, aux)`. It takes a keyword `rng` if the gradient function is called with one.
         clip_norm: the L2 norm C, in the units of the gradient. `inf` means no clipping, and then no noise can follow.
+        rule: how a norm becomes a factor: `jaxdp.clipping.Flat()` as above, `PerGroup`, `Normalised` or `Quantile`. Under
+            each of them C is the sensitivity; a `Quantile` keeps its own in a state, which goes in and comes out.
         has_aux: whether the loss returns auxiliary data.
         method: "vmap" materialises per-example gradients. "ghost" reads the loss's jaxpr, and takes norms and sums from the
             inputs and output cotangents of each product, convolution and lookup; only what no such rule covers is
@@ -196,6 +225,7 @@ def clipped_grad(
     return ClippedGrad(
         loss_fn=loss_fn,
         clip_norm=clip_norm,
+        rule=rule,
         has_aux=has_aux,
         method=method,
         strict=strict,

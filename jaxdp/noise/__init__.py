@@ -1,7 +1,7 @@
 """The noise that makes a clipped sum private.
 
 `standard_normal` draws it: float32 normals whose tails go deep enough for the delta that is claimed. `tree_normal` draws
-one array for each leaf, each with its own key. `key_from_entropy` makes a key from the operating system's entropy.
+for a whole tree. `key_from_entropy` makes a key from the operating system's entropy.
 """
 
 from ._gaussian import standard_normal as standard_normal, tree_normal as tree_normal

@@ -43,7 +43,9 @@ def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array,
 
 
 def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
-    """Standard normals shaped like `tree`: each leaf is drawn with its own key, derived from `key` and its position.
+    """Standard normals shaped like `tree`, no two of them from the same bits.
+
+    Leaves of one shape are drawn together, as one array: a deep model's many equal layers are compiled once.
 
     Args:
         key: a scalar key, used here and nowhere else.
@@ -53,8 +55,14 @@ def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
         A pytree of float32 arrays of the same structure and shapes.
     """
     leaves, treedef = jax.tree.flatten(tree)
-    keys = jax.random.bits(key, (len(leaves), 2), jnp.uint32)
-    return treedef.unflatten([_normal(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)])
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for i, leaf in enumerate(leaves):
+        alike.setdefault(tuple(leaf.shape), []).append(i)
+    normals = list(leaves)
+    for k, (shape, members) in zip(jax.random.bits(key, (len(alike), 2), jnp.uint32), alike.items(), strict=True):
+        for i, normal in zip(members, _normal(k, (len(members), *shape)), strict=True):
+            normals[i] = normal
+    return treedef.unflatten(normals)
 
 
 def _normal(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> Float[Array, "..."]:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Key
 
 from .. import _checks
 from .._errors import UsageError
-from ..clipping import check_mask, clip_and_sum
+from ..clipping import Clipping, Flat, check_mask, clip_and_sum
 from ._privatize import privatize
 
 
@@ -43,7 +43,7 @@ def clip_and_privatize(
         >>> print(f"{updates[0]:.3f} {updates[1]:.3f}")
         0.300 0.650
     """
-    limit = _checks.clip_norm(clip_norm)
+    limit, rule = _checks.clip_norm(clip_norm), Flat()
     inner = privatize(noise_multiplier=noise_multiplier, expected_batch_size=expected_batch_size, key=key)
     if math.isinf(limit) and noise_multiplier > 0:
         raise UsageError(
@@ -56,7 +56,8 @@ def clip_and_privatize(
         del extra
         size = _check_batch_of_gradients(updates, params)
         rows = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
-        return inner.update(clip_and_sum(updates, rows, limit).grads, state, params, sensitivity=jnp.float32(limit))
+        clipping = Clipping(rule, limit, rule.groups(params))
+        return inner.update(clip_and_sum(updates, rows, clipping).grads, state, params, sensitivity=jnp.float32(limit))
 
     return optax.GradientTransformationExtraArgs(inner.init, update)
 

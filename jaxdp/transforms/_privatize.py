@@ -32,8 +32,8 @@ def privatize(
     with the noise multiplier σ, the sensitivity Δ that travels with the sum S, and the expected batch size B: a constant.
     Dividing by the number of examples drawn, or by anything else computed from the data, would leak.
 
-    Noise is float32, drawn with a key of its own for each leaf and each update. With `noise_multiplier=0` nothing is
-    drawn and nothing is private.
+    Noise is float32, no two values of it from the same bits: each update has its own key, each value its index. With
+    `noise_multiplier=0` nothing is drawn and nothing is private.
 
     `optax.masked` around this transform lets the masked leaves through without noise, and a chain in which another
     transform mixes or keeps gradients before this one publishes what it kept: `privatize` comes first. Around

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from .._clip import Norm
 from .._norm import UNIT_ROUNDOFF, sum_in_blocks, sum_in_blocks_error
 from .._powers import exponent_of, times_power_of_two
 from ._lookup_norm import square_of_lookups
@@ -46,13 +47,6 @@ class Factors(NamedTuple):
 
     left: Any
     right: Any
-
-
-class Norm(NamedTuple):
-    """A norm as computed, and what the true norm can't exceed."""
-
-    value: Float[Array, "..."]
-    upper: Float[Array, "..."]
 
 
 def norm_of_sum(uses: Sequence[Factors]) -> Norm:

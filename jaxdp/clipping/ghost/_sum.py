@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
-from .._clip import packed, settled, usable_and_factors, weighted_sum
-from .._norm import UNIT_ROUNDOFF, per_example_norms, relative_error_bound
+from .._clip import Norm, joined, norm_of_packed, packed, settled, weighted_sum
+from .._rules import Clipping
 from ._gradient import factors, gradient, summed_gradient
 from ._hoist import evaluate
 from ._plan import Component, Path, Plan, Site
-from ._rows import Norm, norm_of_sum
+from ._rows import norm_of_sum
 from ._tap import run_tapped, zeros
 from ._traced import Traced
 
@@ -26,8 +26,28 @@ class _Seen(NamedTuple):
     direct: dict[int, Any]
 
 
+class _Group(NamedTuple):
+    """Leaves that are clipped together.
+
+    Attributes:
+        kept: gradients of every example by leaf, [B, ...].
+        formed: components that are one rearrangement of their leaves, and its gradients of every example.
+        by_rows: components whose gradients are never formed.
+    """
+
+    kept: dict[int, Any]
+    formed: list[tuple[Component, Any]]
+    by_rows: list[Component]
+
+
 def clipped_sum(
-    loss: Traced, clip_norm: float, params: Any, batch: Any, mask: Bool[Array, " B"], keys: Any, shared: tuple[Any, ...]
+    loss: Traced,
+    clipping: Clipping,
+    params: Any,
+    batch: Any,
+    mask: Bool[Array, " B"],
+    keys: Any,
+    shared: tuple[Any, ...],
 ) -> tuple[Any, tuple[Any, Any, Any]]:
     """(sum of clipped gradients, (losses [B], norms [B], aux [B, ...])) for checked arguments; masked losses and aux stay."""
     plan, aux = loss
@@ -37,24 +57,40 @@ def clipped_sum(
     seen = _forward_and_backward(plan, leaves, jax.tree.leaves((batch, keys)), shared_leaves)
 
     static = [*leaves, *(None for _ in jax.tree.leaves((batch, keys))), *shared_leaves]
-    by_rows = [component for component in plan.components if component.choice.form == "rows"]
-    formed = [component for component in plan.components if component.choice.form == "formed"]
-    norms = [_norms_by_rows(component, seen) for component in by_rows]
-    kept, unpacked = packed(settled((seen.direct, [_formed(plan, component, static, seen) for component in formed])))
-    if kept:
-        exact = per_example_norms(kept)
-        norms.append(Norm(exact, exact * jnp.float32(1 + relative_error_bound(kept))))
-    norm = _together(norms, mask.shape[0])
-    usable, factor = usable_and_factors(norm.upper, mask, clip_norm)
+    groups = [_Group({}, [], []) for _ in clipping.groups.shares]
+    for group, direct in zip(groups, clipping.by_group(seen.direct), strict=True):
+        group.kept.update(direct)
+    for component in plan.components:
+        first, *others = {clipping.groups.of_leaf[leaf] for leaf in component.leaves}
+        if others:
+            formed = _formed(plan, component, static, seen, by_leaf=True)
+            for group, part in zip(groups, clipping.by_group(formed), strict=True):
+                group.kept.update(part)
+        elif component.choice.form == "rows":
+            groups[first].by_rows.append(component)
+        elif component.is_one_rearrangement:
+            groups[first].formed.append((component, _formed(plan, component, static, seen, by_leaf=False)))
+        else:
+            groups[first].kept.update(_formed(plan, component, static, seen, by_leaf=True))
 
-    total, sums = unpacked([weighted_sum(rows, usable, factor) for rows in kept])
-    for component, part in zip(formed, sums, strict=True):
-        total |= _pullback(plan, component, static)(part) if component.is_one_rearrangement else part
-    for component in by_rows:
-        total |= _summed(plan, component, static, seen, usable, factor)
+    total: dict[int, Any] = {}
+    parts = [packed(settled((group.kept, [grads for _, grads in group.formed]))) for group in groups]
+    norms = []
+    for group, (rows, _) in zip(groups, parts, strict=True):
+        own = [_norms_by_rows(component, seen) for component in group.by_rows]
+        norms.append(joined([*own, norm_of_packed(rows)] if rows else own, mask.shape[0]))
+    usable, factors = clipping.factors([norm.upper for norm in norms], mask)
+    for group, (rows, unpacked), factor in zip(groups, parts, factors, strict=True):
+        kept, formed = unpacked([weighted_sum(matrix, usable, factor) for matrix in rows])
+        total |= kept
+        for (component, _), part in zip(group.formed, formed, strict=True):
+            total |= _pullback(plan, component, static)(part)
+        for component in group.by_rows:
+            total |= _summed(plan, component, static, seen, usable, factor)
     zero = lambda leaf: jnp.zeros(leaves[leaf].shape, jnp.float32)
     grads = treedef.unflatten([total[leaf] if leaf in total else zero(leaf) for leaf in range(len(leaves))])
     losses, *aux_leaves = seen.outs
+    norm = joined(norms, mask.shape[0])
     return grads, (losses, jnp.where(mask, norm.value, 0), aux.unflatten(aux_leaves))
 
 
@@ -90,17 +126,14 @@ def _norms_by_rows(component: Component, seen: _Seen) -> Norm:
     return jax.vmap(one)(*_of(component.sites, seen))
 
 
-def _formed(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> Any:
-    """The gradient of every example with respect to the component's leaves, {leaf: [B, ...]}.
-
-    Where all its uses are of one rearrangement of its leaves, with respect to that, [[B, ...]]: the norm is the same.
-    """
+def _formed(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen, *, by_leaf: bool) -> Any:
+    """The gradient of every example, [B, ...], with respect to the component's sources in a list, or to its leaves."""
     pull = _pullback(plan, component, static)
 
     def one(operands: list[Any], cotangents: list[Any]) -> Any:
         each = [gradient(site, o, g) for site, o, g in zip(component.sites, operands, cotangents, strict=True)]
         formed = _by_source(component, each)
-        return formed if component.is_one_rearrangement else pull(formed)
+        return pull(formed) if by_leaf else formed
 
     return jax.vmap(one)(*_of(component.sites, seen))
 
@@ -159,20 +192,3 @@ def _by_source(component: Component, gradients: Sequence[Any]) -> list[Any]:
 
 def _of(sites: Sequence[Site], seen: _Seen) -> tuple[list[Any], list[Any]]:
     return [list(seen.operands[site.path]) for site in sites], [seen.cotangents[site.path] for site in sites]
-
-
-def _together(norms: Sequence[Norm], size: int) -> Norm:
-    """The norm over all parts from the norm of each, scaled so that no square over- or underflows."""
-    if not norms:
-        return Norm(jnp.zeros(size), jnp.zeros(size))
-    if len(norms) == 1:
-        return norms[0]
-
-    def join(parts: list[Float[Array, " B"]]) -> Float[Array, " B"]:
-        stack = jnp.stack(parts)
-        largest = jnp.max(stack, axis=0)
-        scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
-        return scale * jnp.sqrt(jnp.sum(jnp.square(stack / scale[None]), axis=0))
-
-    slack = jnp.float32(1 + (len(norms) + 6) * UNIT_ROUNDOFF)
-    return Norm(join([n.value for n in norms]), join([n.upper for n in norms]) * slack)
