@@ -15,8 +15,18 @@ def jitted_grad(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
     return jax.jit(jax.grad(loss_fn))
 
 
-def loop(loss_fn: Callable[..., Any], params: Any, batch: Any, mask: Any, clip_norm: float) -> tuple[Any, list[float]]:
-    """The oracle: one gradient at a time, clipped and added up in float64."""
+def loop(
+    loss_fn: Callable[..., Any],
+    params: Any,
+    batch: Any,
+    mask: Any,
+    clip_norm: float,
+    factors: Callable[[Any], list[float]] | None = None,
+) -> tuple[Any, list[float]]:
+    """The oracle: one gradient at a time, scaled and added up in float64.
+
+    `factors` gives a factor for each leaf of a gradient; by default all are clipped together to `clip_norm`.
+    """
     one_gradient = jitted_grad(loss_fn)
     total = jax.tree.map(lambda leaf: np.zeros(leaf.shape), params)
     norms = []
@@ -26,8 +36,9 @@ def loop(loss_fn: Callable[..., Any], params: Any, batch: Any, mask: Any, clip_n
         norm = math.sqrt(sum(float(np.square(leaf).sum()) for leaf in jax.tree.leaves(grad)))
         norms.append(norm if mask[i] else 0.0)
         if mask[i] and math.isfinite(norm):
-            factor = min(1.0, clip_norm / norm) if norm else 1.0
-            total = jax.tree.map(lambda a, g, c=factor: a + c * g, total, grad)
+            flat = [min(1.0, clip_norm / norm) if norm else 1.0] * len(jax.tree.leaves(grad))
+            scales = jax.tree.unflatten(jax.tree.structure(grad), flat if factors is None else factors(grad))
+            total = jax.tree.map(lambda a, g, c: a + c * g, total, grad, scales)
     return total, norms
 
 

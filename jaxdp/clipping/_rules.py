@@ -54,7 +54,7 @@ class Flat:
         return f"clipped to L2 norm {clip_norm:g}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)  # compared by identity: its labels may be any pytree
 class PerGroup:
     r"""Clip each group of leaves on its own, group k to \(C_k = C \sqrt{w_k / \sum_j w_j}\).
 

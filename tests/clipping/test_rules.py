@@ -1,0 +1,231 @@
+"""Clip rules: each against a loop over examples, its sensitivity by measurement, and what the adaptive one costs."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models_to_clip import MODELS
+from oracle import distance, loop, norm_of
+
+import jaxdp
+from jaxdp.clipping import Flat, Normalised, PerGroup, Quantile
+
+SLOW = pytest.mark.slow
+CLIP = 0.3
+RULES = {
+    "flat": Flat(),
+    "a_group_a_leaf": PerGroup(),
+    "two_groups": PerGroup(
+        labels=lambda params: jax.tree.unflatten(
+            jax.tree.structure(params), ["odd" if i % 2 else "even" for i in range(len(jax.tree.leaves(params)))]
+        ),
+        weights={"odd": 1, "even": 3},
+    ),
+    "normalised": Normalised(stability=0.05),
+}
+MODELS_TO_SCALE = [
+    pytest.param("linen_dense_over_tokens"),
+    pytest.param("linen_lstm", marks=SLOW),  # its kernels are joined before they are used
+    pytest.param("tied_embedding_language_model", marks=SLOW),
+    pytest.param("siamese_net"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _as_users_run() -> Any:
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def in_numpy(name: str, grad: Any) -> list[float]:
+    """The factor of each leaf, from the rule's formula."""
+    leaves = jax.tree.leaves(grad)
+    norm = norm_of(grad)
+    if name == "normalised":
+        return [CLIP / (norm + 0.05)] * len(leaves)
+    if name == "flat":
+        return [min(1.0, CLIP / norm)] * len(leaves)
+    group = [i if name == "a_group_a_leaf" else i % 2 for i in range(len(leaves))]
+    share = {0: 3 / 4, 1: 1 / 4} if name == "two_groups" else dict.fromkeys(group, 1 / len(leaves))
+    if len(set(group)) == 1:
+        share = {0: 1.0}
+    limits = {g: CLIP * math.sqrt(share[g]) for g in set(group)}
+    norms = {g: norm_of([leaf for leaf, own in zip(leaves, group, strict=True) if own == g]) for g in set(group)}
+    return [min(1.0, limits[g] / norms[g]) if norms[g] else 1.0 for g in group]
+
+
+@pytest.mark.parametrize("method", ["ghost", "vmap"])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", MODELS_TO_SCALE)
+def test_a_rule_gives_the_sum_of_a_loop_over_examples(name: str, rule: str, method: str) -> None:
+    loss, params, batch = MODELS[name]()
+    mask = np.array([True, True, False, True, True, True])
+    expected, norms = loop(loss, params, batch, mask, CLIP, lambda grad: in_numpy(rule, grad))
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=CLIP, rule=RULES[rule], method=method)
+    out = jax.jit(grad_fn)(params, batch, mask=jnp.asarray(mask))
+    np.testing.assert_allclose(out.norms, norms, rtol=1e-5)
+    assert distance(out.grads, expected) <= 1e-5 * 5 * CLIP
+    assert float(out.sensitivity) == np.float32(CLIP)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("method", ["ghost", pytest.param("vmap", marks=SLOW)])
+@pytest.mark.parametrize("rule", [*RULES, "quantile"])
+def test_removing_an_example_moves_the_sum_by_at_most_the_sensitivity(rule: str, method: str, dtype: Any) -> None:
+    loss, params, batch = MODELS["siamese_net"]()
+    params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+    # Lengths over thirty orders of magnitude, from far below the clip norm to far above it.
+    scales = jnp.array([1e-15, 1e-3, 1.0, 30.0, 1e8, 1e15], jnp.float32)
+    scaled = lambda params, example: loss(params, example[0]).astype(jnp.float32) * example[1]
+    batch = (jax.tree.map(lambda leaf: leaf.astype(dtype), batch), scales)
+    adaptive = Quantile(expected_batch_size=6)
+    state = adaptive.init(CLIP, jax.random.key(0)) if rule == "quantile" else None
+    grad_fn = jax.jit(
+        jaxdp.clipped_grad(scaled, clip_norm=CLIP, rule=adaptive if state else RULES[rule], method=method)
+    )
+    whole = grad_fn(params, batch, rule_state=state)
+    assert float(jnp.max(whole.norms)) > CLIP > float(jnp.min(whole.norms))
+    for i in range(6):
+        without = grad_fn(params, batch, mask=jnp.arange(6) != i, rule_state=state)
+        assert distance(whole.grads, without.grads) <= float(whole.sensitivity) * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_bad_example_contributes_exactly_zero_under_every_rule(rule: str, bad: float) -> None:
+    loss, params, batch = MODELS["siamese_net"]()
+    poisoned = jax.tree.map(lambda leaf: leaf.at[2].set(bad), batch)
+    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=CLIP, rule=RULES[rule]))
+    with_bad, without = grad_fn(params, poisoned), grad_fn(params, batch, mask=jnp.arange(6) != 2)
+    jax.tree.map(np.testing.assert_array_equal, with_bad.grads, without.grads)
+    assert not np.isfinite(with_bad.norms[2])
+
+
+def test_the_groups_limits_add_up_to_the_joint_clip_norm() -> None:
+    rule = PerGroup(labels={"a": "x", "b": {"c": "y"}}, weights={"x": 9, "y": 16})
+    groups = rule.groups({"a": 0.0, "b": {"c": [0.0, 0.0]}})
+    assert groups.of_leaf == (0, 1, 1)
+    np.testing.assert_allclose(groups.shares, (0.6, 0.8))
+
+
+# --- the adaptive rule
+
+
+def adaptive(**changes: Any) -> Quantile:
+    return Quantile(**{"quantile": 0.6, "learning_rate": 0.3, "count_noise": 2.0, "expected_batch_size": 10, **changes})
+
+
+def test_a_step_of_the_clip_norm_is_the_papers() -> None:
+    rule, norms = adaptive(), jnp.array([0.5, 1.0, 2.0, jnp.nan, 0.1])
+    mask = jnp.array([True, True, True, True, False])
+    state = rule.init(1.0, jax.random.key(3))
+    noise = 2.0 * float(jaxdp.noise.standard_normal(jax.random.fold_in(state.key, 0), ()))
+    fraction = (0.5 + 0.5 - 0.5 - 0.5 + noise) / 10 + 0.5
+    after = rule.update(state, norms, mask)
+    np.testing.assert_allclose(after.clip_norm, math.exp(-0.3 * (fraction - 0.6)), rtol=1e-5)
+    assert int(after.step) == 1
+
+
+def test_the_clip_norm_finds_the_quantile() -> None:
+    rule = adaptive(quantile=0.75, count_noise=5.0, expected_batch_size=1000)
+    norms = jnp.asarray(np.random.default_rng(0).lognormal(size=1000), jnp.float32)
+    state = rule.init(100.0, jax.random.key(0))
+    for _ in range(200):
+        state = rule.update(state, norms, jnp.ones(1000, jnp.bool_))
+    assert abs(float(jnp.mean(norms <= state.clip_norm)) - 0.75) < 0.02
+
+
+def test_adding_an_example_moves_the_count_by_one_half() -> None:
+    norms, mask = jnp.array([0.5, 3.0, jnp.inf]), jnp.array([True, True, True])
+    whole = jaxdp.clipping.excess_within(norms, mask, jnp.float32(1))
+    for i in range(3):
+        without = jaxdp.clipping.excess_within(norms, mask.at[i].set(False), jnp.float32(1))
+        assert abs(float(whole - without)) == 0.5
+
+
+def test_sum_and_count_together_cost_what_the_run_says() -> None:
+    import dp_accounting as dp
+
+    run = jaxdp.DPSGD(
+        num_examples=1000,
+        expected_batch_size=100,
+        steps=50,
+        clip_norm=1.0,
+        noise_multiplier=1.1,
+        rule=Quantile(count_noise=3.0),
+    )
+    both = dp.ComposedDpEvent([dp.GaussianDpEvent(run.noise_multiplier_of_sum), dp.GaussianDpEvent(3.0 / 0.5)])
+    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, both), 50)
+    composed = dp.rdp.RdpAccountant().compose(event).get_epsilon(1e-5)
+    np.testing.assert_allclose(run.epsilon(delta=1e-5), composed, rtol=1e-6)
+    assert run.noise_multiplier_of_sum > 1.1
+    assert f"{run.noise_multiplier_of_sum:.6g}" in run.statement(delta=1e-5)
+    assert "0.5 quantile" in run.statement(delta=1e-5)
+
+
+@pytest.mark.parametrize("microbatch_size", [None, 4])
+def test_a_run_noises_each_sum_at_the_clip_norm_of_its_step(microbatch_size: int | None) -> None:
+    import optax
+
+    data = jnp.asarray(np.random.default_rng(0).normal(size=(60, 3)) * 5, jnp.float32)
+    loss = lambda w, x: jnp.sum(w * x)
+    run = jaxdp.DPSGD(
+        num_examples=60,
+        expected_batch_size=20,
+        steps=8,
+        clip_norm=1.0,
+        noise_multiplier=0.5,
+        rule=Quantile(learning_rate=0.5),
+        microbatch_size=microbatch_size,
+    )
+    step = run.make_step(loss, optax.sgd(1.0))
+    state = step.init(jnp.zeros(3), jax.random.key(0))
+    sampler, grad_fn, noise = run.sampler(state.keys.sampling), run.clipped_grad(loss), run.privatize(state.keys.noise)
+    rule_state, noise_state, params, expected = state.rule_state, noise.init(jnp.zeros(3)), jnp.zeros(3), []
+    for indices, mask in sampler:
+        out = grad_fn(params, data[indices], mask=mask, rule_state=rule_state)
+        assert float(out.sensitivity) == float(rule_state.clip_norm)
+        means, noise_state = noise.update(out.grads, noise_state, sensitivity=out.sensitivity)
+        params, rule_state = params - jnp.asarray(means), out.rule_state
+        expected.append((params, rule_state.clip_norm))
+    for params, clip_norm in expected:
+        state, _ = step(state, data)
+        np.testing.assert_allclose(state.params, params, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(state.rule_state.clip_norm, clip_norm, rtol=1e-6)
+    assert float(rule_state.clip_norm) > 1.5
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: jaxdp.clipping.check_rule("flat", 1.0), "is not a clip rule"),
+        (lambda: jaxdp.clipped_grad(abs, clip_norm=math.inf, rule=PerGroup()), "clip_norm=inf"),
+        (lambda: jaxdp.clipped_grad(abs, clip_norm=1.0, rule=Quantile()), "expected_batch_size is missing"),
+        (lambda: Quantile(quantile=1.0), "quantile=1.0"),
+        (lambda: Quantile(count_noise=0), "count_noise=0"),
+        (lambda: Normalised(stability=0), "stability=0"),
+        (lambda: a_run(Quantile(count_noise=0.5)), "give more than 0.55 examples"),
+        (lambda: a_run(Quantile(expected_batch_size=11)), "is not the run's"),
+        (lambda: call(Quantile(expected_batch_size=2)), "needs its state"),
+        (lambda: call(Flat(), rule_state=3), "has no state"),
+        (lambda: call(PerGroup(labels={"a": "x"})), "don't fit"),
+        (lambda: call(PerGroup(labels="x", weights={"y": 1})), "lacks the labels"),
+        (lambda: call(PerGroup(labels="x", weights={"x": -1})), "must be above 0"),
+    ],
+)
+def test_bad_input_is_refused_with_the_fix(make: Any, words: str) -> None:
+    with pytest.raises(jaxdp.UsageError, match=words):
+        make()
+
+
+def a_run(rule: Any) -> jaxdp.DPSGD:
+    return jaxdp.DPSGD(
+        num_examples=100, expected_batch_size=10, steps=1, clip_norm=1.0, noise_multiplier=1.1, rule=rule
+    )
+
+
+def call(rule: Any, **keywords: Any) -> Any:
+    return jaxdp.clipped_grad(lambda w, x: w * x, clip_norm=1.0, rule=rule)(jnp.float32(1), jnp.ones(2), **keywords)
