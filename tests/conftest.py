@@ -1,10 +1,14 @@
 """Every test runs with JAX's key-reuse checker, and in the rooms that are ours alone with strict promotion."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import pytest
+
+# Tests compile more than they compute. CI runs the slow ones with XLA_FLAGS="", that is, optimised as usual.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 OURS = ("clipping", "noise", "sampling")  # optax and flax promote dtypes on their own
 

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
-_CPU_BYTES = 16 * 2**20
+_CPU_BYTES = 24 * 2**20  # from 32 MiB on, glibc maps a temporary anew at every call
+_FEW_ROWS = 64
 
 
 def in_microbatches(
@@ -72,11 +73,13 @@ def usual_size(rows: float, activations: int, parameters: int) -> int:
         parameters: bytes of all parameters together.
 
     Returns:
-        Rows of a microbatch: the batch in equal parts, of which each computes several times the parameters' size, and more
-        than a CPU's caches hold only if it must; on another device, not more than a quarter of its memory.
+        Rows of a microbatch: the batch in equal parts. On a CPU they need memory that the process keeps from call to call, or
+        more where that would leave a few rows for each pass over the parameters; elsewhere, a quarter of the device's.
     """
     if jax.default_backend() == "cpu":
-        wanted = max(_CPU_BYTES, 8 * parameters) / max(activations, 1)
+        wanted = _CPU_BYTES / max(activations, 1)
+        if wanted < _FEW_ROWS:
+            wanted = min(_FEW_ROWS, max(wanted, 10 * parameters / max(activations, 1)))
     else:
         wanted = _device_bytes() / 4 / max(activations, 1)
     parts = math.ceil(rows / max(wanted, 1))

@@ -239,9 +239,8 @@ class Quantile:
         return float(self.count_noise if self.count_noise is not None else self._batch() / 20)
 
     def _batch(self) -> float:
-        if self.expected_batch_size is None:
-            raise UsageError("Quantile: expected_batch_size is missing: give the mean number of examples a step")
-        return float(self.expected_batch_size)
+        check_rule(self, 1.0)
+        return float(self.expected_batch_size or 0)
 
 
 ClipRule = Flat | PerGroup | Normalised | Quantile
@@ -257,8 +256,8 @@ def check_rule(rule: Any, clip_norm: float) -> None:
         raise UsageError(
             f"clip_norm=inf means no clipping, which {type(rule).__name__} can't do: give a finite clip norm"
         )
-    if isinstance(rule, Quantile):
-        rule.noise_multiplier_of_sum(0.0)
+    if isinstance(rule, Quantile) and rule.expected_batch_size is None:
+        raise UsageError("Quantile: expected_batch_size is missing: give the mean number of examples a step")
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ def make_plan(jaxpr: Opened, kinds: Sequence[Kind]) -> Plan:
         direct={leaf: tuple(uses) for leaf, uses in sorted(direct.items())},
         unused=unused,
         shapes=shapes,
-        activations=activations(jaxpr, kinds),
+        activations=activations(jaxpr, kinds) + 4 * sum(component.choice.kept for component in components),
     )
 
 

@@ -1,0 +1,70 @@
+"""What clipping needs in memory and in compilation, by XLA's own account of the compiled programs."""
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from models_to_clip import MODELS
+
+import jaxdp
+
+ROWS = 64
+
+
+@pytest.fixture(autouse=True)
+def _as_users_run() -> Any:
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def temporary_bytes(fn: Any, *args: Any) -> int:
+    analysis = jax.jit(fn).lower(*args).compile().memory_analysis()
+    assert analysis is not None
+    return analysis.temp_size_in_bytes
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "siamese_net",
+        pytest.param("tied_embedding_language_model", marks=pytest.mark.slow),
+        "linen_lstm",
+        pytest.param("linen_scanned_transformer", marks=pytest.mark.slow),
+    ],
+)
+def test_no_gradient_is_materialised_beyond_what_explain_says(name: str) -> None:
+    loss, params, batch = MODELS[name]()
+    batch = jax.tree.map(lambda leaf: jnp.concatenate([leaf] * (ROWS // 6 + 1))[:ROWS], batch)
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost")
+    leaves = grad_fn.explain(params, batch).leaves
+    assert all(leaf.how != "materialised" for leaf in leaves)
+    # An LSTM's four kernels are one matrix where they are used, and are held as one.
+    joined = 4 if name == "linen_lstm" else 1
+    largest = joined * max(leaf.size for leaf in jax.tree.leaves(params))
+    assert max(leaf.floats for leaf in leaves) <= largest
+    plain = temporary_bytes(lambda p, b: jax.grad(lambda p: jnp.sum(jax.vmap(loss, (None, 0))(p, b)))(p), params, batch)
+    assert temporary_bytes(grad_fn, params, batch) <= 2 * plain + 4 * ROWS * largest
+
+
+def test_frozen_parameters_cost_neither_time_to_compile_nor_memory() -> None:
+    frozen = {"w": jnp.ones((2000, 2000)), "out": jnp.ones((2000, 2000))}  # 32 MB
+    params = {"a": jnp.ones((2000, 4)), "b": jnp.zeros((4, 2000))}
+
+    def with_argument(params: Any, x: Any, frozen: Any) -> Any:
+        hidden = x @ frozen["w"] + x @ params["a"] @ params["b"]
+        return jnp.sum(jnp.tanh(jnp.tanh(hidden) @ frozen["out"]))
+
+    closed_over = lambda params, x: with_argument(params, x, frozen)
+    x = jnp.ones((4, 2000))
+    grad_fn = jaxdp.clipped_grad(closed_over, clip_norm=1.0, method="ghost")
+    assert {leaf.how for leaf in grad_fn.explain(params, x).leaves} <= {"rows", "formed"}
+    start = time.perf_counter()
+    closed = jax.jit(grad_fn)(params, x)
+    assert time.perf_counter() - start < 30
+    handed = jax.jit(jaxdp.clipped_grad(with_argument, clip_norm=1.0, method="ghost"))(params, x, frozen)
+    for a, b in zip(jax.tree.leaves(closed.grads), jax.tree.leaves(handed.grads), strict=True):
+        assert jnp.allclose(a, b, rtol=1e-5, atol=1e-6)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(frozen))
+    assert temporary_bytes(jaxdp.clipped_grad(with_argument, clip_norm=1.0), params, x, frozen) < size / 10
