@@ -176,8 +176,8 @@ def _sweep(options: Options) -> list[Variant]:
                 program = jaxdp.clipped_grad(workload.loss, clip_norm=1.0, microbatch_size=microbatch)
                 title = "clipped" if microbatch is None else f"clipped, microbatch {microbatch}"
                 call, variant = _compile(workload, title, program, workload.params, workload.batch)
-                for repeat in range(5):
-                    if repeat >= 2 and variant.median > 2000:
+                for repeat in range(21):
+                    if repeat >= 5 and sum(variant.milliseconds) > 4000:
                         break
                     start = time.perf_counter()
                     jax.block_until_ready(call(workload.params, workload.batch))

@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,9 +61,9 @@ def main(options: Options) -> None:
     """Measure, print, write."""
     data = jaxdp.data.load()
     arrays = jax.device_put((data.train_images, data.train_labels))
-    variants = [_plain(options, arrays)]
+    variants = [_plain(options, arrays), _private(options, arrays, None), _private(options, arrays, 32, method="vmap")]
     for size in options.microbatch_sizes:
-        variants.append(_private(options, arrays, size, together=False))
+        variants.append(_private(options, arrays, size))
     variants.append(_private(options, arrays, 64, together=True))
     for _ in range(options.repeats):
         for variant in variants:
@@ -79,7 +79,9 @@ def _plain(options: Options, arrays: Any) -> Variant:
     return _variant("plain", step, model, arrays, options.steps, together=False)
 
 
-def _private(options: Options, arrays: Any, microbatch_size: int, *, together: bool) -> Variant:
+def _private(
+    options: Options, arrays: Any, microbatch_size: int | None, *, method: str = "auto", together: bool = False
+) -> Variant:
     model = classifier(options.model, "tanh", 10, (28, 28, 1))
     run = jaxdp.DPSGD(
         num_examples=60_000,
@@ -90,7 +92,9 @@ def _private(options: Options, arrays: Any, microbatch_size: int, *, together: b
         microbatch_size=microbatch_size,
     )
     step = run.make_step(model.loss, optimizer("sgd", 0.1, 0.9), has_aux=True)
-    name = f"private, microbatch {microbatch_size}" + (f", {options.steps} steps a program" if together else "")
+    step._grad_fn = replace(step._grad_fn, method=method)
+    name = "private, as it comes" if microbatch_size is None else f"private, microbatch {microbatch_size}"
+    name += f", {options.steps} steps a program" if together else "" if method == "auto" else f", {method}"
     return _variant(name, step, model, arrays, options.steps, together=together)
 
 
