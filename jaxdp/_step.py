@@ -172,8 +172,10 @@ class PrivateStep:
         """A draw's sum of clipped gradients, a quantile rule's count of it, and the means of what its losses returned."""
         # With two standard deviations of the draw's size to spare, few draws need a further, mostly empty microbatch.
         usual = self.run.expected_batch_size + 2 * math.sqrt(self.run.expected_batch_size)
-        keys = example_keys(loss_key, 1) if self._takes_rng else None
-        rows = self._grad_fn.usual_microbatch_size(params, data, shared, keys, usual)
+        rng, keys = (loss_key, example_keys(loss_key, 1)) if self._takes_rng else (None, None)
+        check_loss(self._grad_fn.loss_fn, self._grad_fn.has_aux, params, data, shared, rng)
+        loss = self._grad_fn.traced(params, data, shared, keys)
+        rows = self._grad_fn.usual_microbatch_size(loss, params, usual)
         rows = min(rows, self.run.num_examples)
         indices = jnp.pad(draw.indices, (0, rows))
 
@@ -182,15 +184,7 @@ class PrivateStep:
             mask = start + jnp.arange(rows, dtype=jnp.int32) < draw.size
             batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], data)
             keys = example_keys(loss_key, rows, start) if self._takes_rng else None
-            check_loss(
-                self._grad_fn.loss_fn,
-                self._grad_fn.has_aux,
-                params,
-                batch,
-                shared,
-                loss_key if self._takes_rng else None,
-            )
-            grads, (losses, norms, aux) = self._grad_fn.sum_and_rows(params, batch, mask, keys, shared, clip_norm)
+            grads, (losses, norms, aux) = self._grad_fn.sum_and_rows(loss, params, batch, mask, keys, shared, clip_norm)
             clipped = mask & ~(norms <= clip_norm)
             sums = jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))
             return grads, excess_within(norms, mask, jnp.float32(clip_norm)), sums
@@ -202,5 +196,5 @@ class PrivateStep:
             lambda i, carry: jax.tree.map(jnp.add, carry, microbatch(i * rows)),
             nothing,
         )
-        loss, clipped, aux = jax.tree.map(lambda total: total / draw.size.astype(jnp.float32), totals)
-        return grads, excess, StepMetrics(draw.size, loss, clipped, aux)
+        mean_loss, clipped, aux = jax.tree.map(lambda total: total / draw.size.astype(jnp.float32), totals)
+        return grads, excess, StepMetrics(draw.size, mean_loss, clipped, aux)

@@ -63,7 +63,7 @@ def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clipping: Clipping) -> Cli
     return ClippedSum(grads, jnp.where(mask, joined(norms, mask.shape[0]).value, 0))
 
 
-def packed(grads: Any) -> tuple[list[Float[Array, "B n"]], Callable[[list[Float[Array, " n"]]], Any]]:
+def packed(grads: Any) -> tuple[list[Float[Array, "B _"]], Callable[[list[Float[Array, " _"]]], Any]]:
     """Per-example gradients as few matrices, all small leaves side by side in one: fewer, larger operations.
 
     Args:
@@ -81,7 +81,7 @@ def packed(grads: Any) -> tuple[list[Float[Array, "B n"]], Callable[[list[Float[
         jnp.concatenate([row(i) for i in group], axis=1) if len(group) > 1 else row(group[0]) for group in groups
     ]
 
-    def unpacked(vectors: list[Float[Array, " n"]]) -> Any:
+    def unpacked(vectors: list[Float[Array, " _"]]) -> Any:
         parts: dict[int, Any] = {}
         for group, vector in zip(groups, vectors, strict=True):
             ends = list(accumulate(math.prod(shapes[i]) for i in group))
@@ -106,7 +106,7 @@ def settled(values: Any) -> Any:
     return jax.tree.map(settle, values)
 
 
-def norm_of_packed(rows: list[Float[Array, "B n"]]) -> Norm:
+def norm_of_packed(rows: list[Float[Array, "B _"]]) -> Norm:
     """The norm of each example's gradient over all matrices, [B]."""
     exact = per_example_norms(rows)
     return Norm(exact, exact * jnp.float32(1 + relative_error_bound(rows)))

@@ -17,7 +17,7 @@ from ._inputs import check_batch, check_loss, check_mask, check_params, example_
 from ._microbatches import in_microbatches, usual_size
 from ._per_example import per_example_values_and_grads
 from ._rules import Clipping, ClipRule, Flat, Quantile, QuantileState, check_rule
-from .ghost import Explanation, check_covered, clipped_sum, explain, traced
+from .ghost import Explanation, Traced, check_covered, clipped_sum, explain, traced
 
 METHODS = ("auto", "ghost", "vmap")
 _FLAT = Flat()
@@ -87,10 +87,10 @@ class ClippedGrad:
 
         def at_once(batch: Any, mask: Bool[Array, " m"], start: int | Int[Array, ""]) -> tuple[Any, Any]:
             keys = None if rng is None else example_keys(rng, mask.shape[0], start)
-            return self.sum_and_rows(params, batch, mask, keys, shared, clip_norm)
+            return self.sum_and_rows(loss, params, batch, mask, keys, shared, clip_norm)
 
-        keys = None if rng is None else example_keys(rng, 1)
-        rows = self.usual_microbatch_size(params, batch, shared, keys, size)
+        loss = self.traced(params, batch, shared, None if rng is None else example_keys(rng, 1))
+        rows = self.usual_microbatch_size(loss, params, size)
         if rows >= size:
             grads, (losses, norms, aux) = at_once(batch, mask, 0)
         else:
@@ -124,44 +124,53 @@ class ClippedGrad:
             An `Explanation`: prints as a table; `leaves` has a record for each parameter.
         """
         check_params(params)
-        size = check_batch(batch)
+        check_batch(batch)
         batch = jax.tree.map(jnp.asarray, batch)
         check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)
-        keys = None if rng is None else example_keys(rng, size)
+        keys = None if rng is None else example_keys(rng, 1)
         return explain(traced(self.loss_fn, self.has_aux, params, batch, shared, keys).plan, params)
 
-    def usual_microbatch_size(self, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any, rows: float) -> int:
-        """How many of a batch's `rows` to process at once: as the user says, or under "auto" what suits the device."""
-        if self.microbatch_size is not None or self.method != "auto":
-            return self.microbatch_size or math.ceil(rows)
+    def traced(self, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any) -> Traced | None:
+        """The loss as a jaxpr, whatever the batch's size; None for the method that needs none. `keys` may be a single one."""
+        if self.method == "vmap":
+            return None
         loss = traced(self.loss_fn, self.has_aux, params, batch, shared, keys)
+        if self.strict:
+            check_covered(loss.plan, params)
+        return loss
+
+    def usual_microbatch_size(self, loss: Traced | None, params: Any, rows: float) -> int:
+        """How many of a batch's `rows` to process at once: as the user says, or under "auto" what suits the device."""
+        if self.microbatch_size is not None or self.method != "auto" or loss is None:
+            return self.microbatch_size or math.ceil(rows)
         parameters = sum(4 * jnp.size(leaf) for leaf in jax.tree.leaves(params))
         return usual_size(rows, loss.plan.activations, parameters)
 
     def sum_and_rows(
-        self, params: Any, batch: Any, mask: Bool[Array, " B"], keys: Any, shared: tuple[Any, ...], clip_norm: Any
+        self,
+        loss: Traced | None,
+        params: Any,
+        batch: Any,
+        mask: Bool[Array, " B"],
+        keys: Any,
+        shared: tuple[Any, ...],
+        clip_norm: Any,
     ) -> tuple[Any, tuple[Any, Any, Any]]:
         """(grads, (losses, norms, aux)) for checked arguments, a key for each example or None, and the batch unsplit."""
-        known = clip_norm if isinstance(clip_norm, float) else None
-        run = lambda norm, *args: self._sum_and_rows(
-            Clipping(self.rule, known or norm, self.rule.groups(params)), *args
-        )
-        return with_ordered_convolutions(run, None if known else clip_norm, params, batch, mask, keys, shared)
+        plain = clip_norm if isinstance(clip_norm, float) else None
 
-    def _sum_and_rows(
-        self, clipping: Clipping, params: Any, batch: Any, mask: Bool[Array, " B"], keys: Any, shared: tuple[Any, ...]
-    ) -> tuple[Any, tuple[Any, Any, Any]]:
-        if self.method != "vmap":
-            loss = traced(self.loss_fn, self.has_aux, params, batch, shared, keys)
-            if self.strict:
-                check_covered(loss.plan, params)
-            total, (losses, norms, aux) = clipped_sum(loss, clipping, params, batch, mask, keys, shared)
-        else:
-            values, grads = per_example_values_and_grads(self.loss_fn, self.has_aux, params, batch, shared, keys)
-            losses, aux = values if self.has_aux else (values, None)
-            total, norms = clip_and_sum(grads, mask, clipping)
-        losses, aux = jax.tree.map(lambda leaf: _zero_where_masked(leaf, mask), (losses, aux))
-        return total, (losses, norms, aux)
+        def run(traced_norm: Any, params: Any, batch: Any, mask: Any, keys: Any, shared: Any) -> tuple[Any, Any]:
+            clipping = Clipping(self.rule, plain or traced_norm, self.rule.groups(params))
+            if loss is not None:
+                total, (losses, norms, aux) = clipped_sum(loss, clipping, params, batch, mask, keys, shared)
+            else:
+                values, grads = per_example_values_and_grads(self.loss_fn, self.has_aux, params, batch, shared, keys)
+                losses, aux = values if self.has_aux else (values, None)
+                total, norms = clip_and_sum(grads, mask, clipping)
+            losses, aux = jax.tree.map(lambda leaf: _zero_where_masked(leaf, mask), (losses, aux))
+            return total, (losses, norms, aux)
+
+        return with_ordered_convolutions(run, None if plain else clip_norm, params, batch, mask, keys, shared)
 
 
 def clipped_grad(

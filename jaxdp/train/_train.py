@@ -201,7 +201,7 @@ class _Job:
         text = statement(run, delta=self.options.delta, notes=notes)
         self.folder.write_text("statement.txt", text + "\n")
         fields = {"epsilon": summary["epsilon"], "delta": self.options.delta, "order": summary["order"]}
-        described = {"run": asdict(run), "ledger": self._ledger(run.steps).to_dict(), "statement": text}
+        described = {"run": _fields(run), "ledger": self._ledger(run.steps).to_dict(), "statement": text}
         self.folder.write_json("statement.json", fields | described)
 
     def _show(self) -> None:
@@ -214,7 +214,7 @@ def _config(options: TrainOptions, plan: Plan, data: datasets.Dataset, fingerpri
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
     return {
         "options": options.to_dict(),
-        "plan": {**asdict(plan), "run": asdict(plan.run) if plan.run else None},
+        "plan": {**asdict(plan), "run": _fields(plan.run) if plan.run else None},
         "model": {"num_classes": data.num_classes, "image_shape": data.train_images.shape[1:]},
         "data_fingerprint": fingerprint,
         "versions": versions,
@@ -253,3 +253,8 @@ def _use_device(name: str) -> Any:
         raise UsageError(f"--device={name}: JAX finds no such device here (found: {known}){install}") from error
     jax.config.update("jax_default_device", device)
     return device
+
+
+def _fields(run: DPSGD) -> dict[str, Any]:
+    """What describes a run in JSON: all but its rule, which is flat for all that the command line trains."""
+    return {name: value for name, value in asdict(run).items() if name != "rule"}

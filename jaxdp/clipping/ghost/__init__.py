@@ -19,4 +19,4 @@ from ._explain import (
     explain as explain,
 )
 from ._sum import clipped_sum as clipped_sum
-from ._traced import traced as traced
+from ._traced import Traced as Traced, traced as traced
