@@ -9,6 +9,8 @@ import numbers
 from collections.abc import Collection
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -74,6 +76,15 @@ def delta(value: Any, num_examples: int | None = None) -> float:
             f"that publishes a random record would pass; choose delta below {1 / num_examples:.2g}"
         )
     return number
+
+
+def key(value: Any) -> None:
+    """Refuse what is not a scalar JAX key."""
+    is_key = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    if not is_key or value.shape != ():
+        raise UsageError(
+            f"key={value!r} is not a scalar JAX key: pass jaxdp.key_from_entropy(), or jax.random.key(seed) in a test"
+        )
 
 
 def one_of(name: str, value: Any, known: Collection[str], fix: str = "choose one of these") -> str:

@@ -23,8 +23,6 @@ from .transforms import PrivatizeState, in_float32
 if TYPE_CHECKING:
     from ._run import DPSGD
 
-_COUNTS = 2**31 - 1  # no step has this number, so no step's noise has the key derived from it
-
 
 class RunKeys(NamedTuple):
     """Three scalar keys, one for each kind of randomness; a step's own keys are derived from them and its number."""
@@ -102,8 +100,7 @@ class PrivateStep:
         params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
         keys = RunKeys.split_from(key)
         rule = self._grad_fn.rule
-        counts = jax.random.fold_in(keys.noise, _COUNTS)
-        rule_state = rule.init(self.run.clip_norm, counts) if isinstance(rule, Quantile) else None
+        rule_state = rule.init(self.run.clip_norm, keys.noise) if isinstance(rule, Quantile) else None
         return TrainState(params, self._optimizer.init(params), keys, 0, rule_state)
 
     def __call__(self, state: TrainState, data: Any, *shared: Any) -> tuple[TrainState, StepMetrics]:

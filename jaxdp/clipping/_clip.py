@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 from ._norm import UNIT_ROUNDOFF, per_example_norms, relative_error_bound
 from ._rules import Clipping
 
-_SMALL = 4096
+_SMALL = 4096  # entries of a leaf; copying them costs less than an operation of their own
 
 
 class Norm(NamedTuple):
@@ -115,7 +115,7 @@ def norm_of_packed(rows: list[Float[Array, "B _"]]) -> Norm:
 def joined(norms: Sequence[Norm], size: int) -> Norm:
     """The norm over all parts from the norm of each, [B], scaled so that no square over- or underflows."""
     if not norms:
-        return Norm(jnp.zeros(size), jnp.zeros(size))
+        return Norm(jnp.zeros(size, jnp.float32), jnp.zeros(size, jnp.float32))
     if len(norms) == 1:
         return norms[0]
 

@@ -157,10 +157,9 @@ class ClippedGrad:
         clip_norm: Any,
     ) -> tuple[Any, tuple[Any, Any, Any]]:
         """(grads, (losses, norms, aux)) for checked arguments, a key for each example or None, and the batch unsplit."""
-        plain = clip_norm if isinstance(clip_norm, float) else None
+        clipping = Clipping(self.rule, clip_norm, self.rule.groups(params))
 
-        def run(traced_norm: Any, params: Any, batch: Any, mask: Any, keys: Any, shared: Any) -> tuple[Any, Any]:
-            clipping = Clipping(self.rule, plain or traced_norm, self.rule.groups(params))
+        def run(params: Any, batch: Any, mask: Any, keys: Any) -> tuple[Any, Any]:
             if loss is not None:
                 total, (losses, norms, aux) = clipped_sum(loss, clipping, params, batch, mask, keys, shared)
             else:
@@ -170,7 +169,7 @@ class ClippedGrad:
             losses, aux = jax.tree.map(lambda leaf: _zero_where_masked(leaf, mask), (losses, aux))
             return total, (losses, norms, aux)
 
-        return with_ordered_convolutions(run, None if plain else clip_norm, params, batch, mask, keys, shared)
+        return with_ordered_convolutions(run, params, batch, mask, keys)
 
 
 def clipped_grad(
@@ -199,7 +198,8 @@ def clipped_grad(
             `has_aux`, `-> (scalar, aux)`. It takes a keyword `rng` if the gradient function is called with one.
         clip_norm: the L2 norm C, in the units of the gradient. `inf` means no clipping, and then no noise can follow.
         rule: how a norm becomes a factor: `jaxdp.clipping.Flat()` as above, `PerGroup`, `Normalised` or `Quantile`. Under
-            each of them C is the sensitivity; a `Quantile` keeps its own in a state, which goes in and comes out.
+            each of them C is the sensitivity; a `Quantile` has its C in a state, which goes in and comes out, and
+            `clip_norm` is then not read.
         has_aux: whether the loss returns auxiliary data.
         method: "vmap" materialises per-example gradients. "ghost" reads the loss's jaxpr, and takes norms and sums from the
             inputs and output cotangents of each product, convolution and lookup; only what no such rule covers is
@@ -212,7 +212,7 @@ def clipped_grad(
             alone at the end of a batch are not computed.
 
     Returns:
-        A `ClippedGrad`: `grad_fn(params, batch, *shared, mask=None, rng=None) -> ClippedGrads`, where
+        A `ClippedGrad`: `grad_fn(params, batch, *shared, mask=None, rng=None, rule_state=None) -> ClippedGrads`, where
         `batch` is a pytree with a leading axis [B] on every leaf, `shared` goes to every example as it is,
         `mask` is bool [B] and False for padding, which contributes exactly zero, and from
         `rng` each example's loss gets a key of its own as `rng=`.

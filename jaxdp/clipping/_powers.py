@@ -14,8 +14,8 @@ def exponent_of(x: Float[Array, "*n"]) -> Int[Array, "*n"]:
     return jnp.clip(((bits >> 23) & 0xFF) - 126, -125, 126)
 
 
-def times_power_of_two(x: Float[Array, "*n"], exponent: Int[Array, "*n"]) -> Float[Array, "*n"]:
-    """x · 2^e for e from -250 to 250, in two steps that are each in float32's range; smaller e count as -250."""
+def times_power_of_two(x: Float[Array, "*#n"], exponent: Int[Array, "*#n"]) -> Float[Array, "..."]:
+    """x · 2^e for e up to 254, in two steps that are each in float32's range; smaller e count as -250."""
     exponent = jnp.maximum(exponent, -250)
     half = exponent // 2
     return x * _power(half) * _power(exponent - half)

@@ -18,6 +18,7 @@ from .. import _checks
 from .._errors import UsageError
 from ..noise import standard_normal
 
+_COUNTS = 2**31 - 1  # no step has this number, so no step's noise has the key derived from it
 _DOWN = 1 - 2.0**-22  # more than the roundings that a factor's computation adds to those of its norm
 
 
@@ -133,7 +134,10 @@ class Normalised:
 
     def __post_init__(self) -> None:
         fix = "give γ in the units of the gradient's norm, such as 0.01"
-        object.__setattr__(self, "stability", _checks.positive("stability", self.stability, fix))
+        stability = _checks.positive("stability", self.stability, fix)
+        if not 1e-30 <= stability <= 1e30:
+            raise UsageError(f"stability={stability} must lie between 1e-30 and 1e30: {fix}")
+        object.__setattr__(self, "stability", stability)
 
     def groups(self, params: Any) -> Groups:
         """All leaves in one group."""
@@ -141,7 +145,8 @@ class Normalised:
 
     def factors(self, upper: Float[Array, " B"], clip_norm: Float[Array, ""]) -> Float[Array, " B"]:
         """float32 [B]: the factors for norms of at most `upper`, whatever it is for NaN and inf."""
-        return clip_norm * jnp.float32(_DOWN) / (upper + jnp.float32(self.stability))
+        factors = clip_norm * jnp.float32(_DOWN) / (upper + jnp.float32(self.stability))
+        return jnp.minimum(factors, jnp.finfo(jnp.float32).max)  # a zero gradient stays zero, whatever C over γ
 
     def in_words(self, clip_norm: float) -> str:
         """What happened to a gradient, for a statement."""
@@ -210,8 +215,22 @@ class Quantile:
         )
 
     def init(self, clip_norm: float, key: Key[Array, ""]) -> QuantileState:
-        """The state before the first step: the clip norm to begin with, and a key for the counts' noise alone."""
-        return QuantileState(jnp.float32(clip_norm), key, jnp.int32(0))
+        """The state before the first step.
+
+        Args:
+            clip_norm: to begin with; finite.
+            key: scalar key. The counts' noise is independent of all that `jaxdp.privatize` draws, even from the same key.
+
+        Returns:
+            A `QuantileState`.
+
+        Raises:
+            UsageError: for a clip norm out of range, or what is not a scalar key.
+        """
+        start = _checks.clip_norm(clip_norm)
+        check_rule(self, start)
+        _checks.key(key)
+        return QuantileState(jnp.float32(start), jax.random.fold_in(key, _COUNTS), jnp.int32(0))
 
     def update(self, state: QuantileState, norms: Float[Array, " B"], mask: Bool[Array, " B"]) -> QuantileState:
         """The next step's state, from the norms that `clipped_grad` saw."""

@@ -32,9 +32,10 @@ def index_bits(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> tuple[UInt32
     Raises:
         UsageError: for a shape with more elements than counters.
     """
-    if math.prod(shape[1:]) >= 2**32:
+    if max((math.prod(shape[1:]), *shape[:1])) >= 2**32:
         raise UsageError(
-            f"shape {shape} has 2^32 elements or more behind its first axis, more than there are counters: split the array"
+            f"shape {shape} has 2^32 elements or more along its first axis or behind it, more than there are counters: "
+            "split the array"
         )
     row = jax.lax.broadcasted_iota(jnp.uint32, shape, 0) if shape else jnp.uint32(0)
     position = jnp.zeros(shape, jnp.uint32)

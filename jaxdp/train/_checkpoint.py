@@ -121,6 +121,8 @@ class CheckpointFolder:
 
 def _arrays(state: TrainState) -> dict[str, Any]:
     """What orbax stores: trees without empty branches, which it refuses; the optimizer's leaves by their position."""
+    if state.rule_state is not None:
+        raise UsageError("a clip rule's state can't be checkpointed yet: train with a rule that has none")
     arrays = {
         "params": state.params,
         "keys": {name: jax.random.key_data(key) for name, key in state.keys._asdict().items()},

@@ -68,7 +68,7 @@ def privatize(
     divisor = _checks.positive(
         "expected_batch_size", expected_batch_size, "give sampling rate times number of examples"
     )
-    _check_key(key)
+    _checks.key(key)
 
     def init(params: Any) -> PrivatizeState:
         del params
@@ -109,11 +109,3 @@ def _noise_scale(sigma: float, sensitivity: Any) -> Any:
                 "(clip_norm=1.0, say), or set noise_multiplier=0 for training without privacy"
             )
     return jnp.float32(sigma) * jnp.asarray(sensitivity, jnp.float32)
-
-
-def _check_key(key: Any) -> None:
-    is_key = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-    if not is_key or key.shape != ():
-        raise UsageError(
-            f"key={key!r} is not a scalar JAX key: pass jaxdp.key_from_entropy(), or jax.random.key(seed) in a test"
-        )

@@ -215,6 +215,56 @@ def test_norms_neither_overflow_nor_vanish(name: str, scale: float) -> None:
     assert distance(jax.tree.map(lambda g: np.float64(g) / scale, out.grads), plain.grads) <= 1e-4
 
 
+def _two_tokens(w: Any, example: Any) -> Any:
+    return jnp.sum((example[0] @ w) * example[1])
+
+
+def _two_layers(w: Any, example: Any) -> Any:
+    """A scan over two weights, each of which meets a row of its own."""
+    step = lambda total, xs: (total + jnp.sum((xs[1] @ xs[0]) * xs[2]), None)
+    return jax.lax.scan(step, jnp.float32(0), (jnp.stack([w, w]), *example))[0]
+
+
+def _two_uses(w: Any, example: Any) -> Any:
+    return sum(jnp.sum((example[0][i] @ w) * example[1][i]) for i in range(2))
+
+
+def _normalised_tokens(w: Any, example: Any) -> Any:
+    hidden = example[0] @ w
+    return jnp.sum(hidden / jnp.max(jnp.abs(hidden), axis=1, keepdims=True) * example[1])
+
+
+@pytest.mark.parametrize("loss", [_two_tokens, _two_layers, _two_uses, _normalised_tokens])
+@pytest.mark.parametrize("scale", [1e12, 1e20, 1e30])
+def test_rows_of_opposite_scales_are_clipped(loss: Any, scale: float) -> None:
+    ones, scales = np.ones((1, 2, 64)), np.array([scale, 1 / scale])[None, :, None]
+    rows, cotangents = ones * scales, ones / scales if loss is not _normalised_tokens else ones * [[[1.0], [2.0]]]
+    cotangents = cotangents * np.linspace(-1, 1, 64)
+    example = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), (rows, cotangents))
+    weight = jax.random.normal(jax.random.key(0), (64, 64))
+    out, plain = (
+        jax.jit(jaxdp.clipped_grad(loss, clip_norm=0.1, method=method))(weight, example) for method in ("ghost", "vmap")
+    )
+    assert norm_of(out.grads) <= 0.1 * (1 + 1e-5)
+    np.testing.assert_allclose(out.norms, plain.norms, rtol=1e-5)
+
+
+def test_lookups_outside_a_table_by_two_axes_do_not_count_as_others() -> None:
+    loss = lambda table, example: jnp.sum(table[example[0], example[1]] * example[2])
+    example = jnp.array([[1, 0]]), jnp.array([[2, 7]]), jnp.array([[[100.0] * 6, [-100.0] * 6]])
+    out = jaxdp.clipped_grad(loss, clip_norm=0.1, method="ghost")(jnp.zeros((4, 5, 6)), example)
+    np.testing.assert_allclose(out.norms, 100 * math.sqrt(6), rtol=1e-5)
+    assert norm_of(out.grads) <= 0.1 * (1 + 1e-5)
+
+
+def test_a_lookup_outside_the_table_leaves_the_others_their_scale() -> None:
+    loss = lambda table, example: jnp.sum(table.at[example[0]].get(mode="fill", fill_value=0) * example[1])
+    example = jnp.array([[9, 1]]), jnp.array([[[1e25] * 8, [1.0] * 8]], jnp.float32)
+    out = jaxdp.clipped_grad(loss, clip_norm=0.1, method="ghost")(jnp.zeros((4, 8)), example)
+    np.testing.assert_allclose(out.norms, math.sqrt(8), rtol=1e-5)
+    assert norm_of(out.grads) <= 0.1 * (1 + 1e-5)
+
+
 @pytest.mark.parametrize("method", ["ghost", "vmap"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize(

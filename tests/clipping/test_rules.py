@@ -129,6 +129,19 @@ def test_a_step_of_the_clip_norm_is_the_papers() -> None:
     assert int(after.step) == 1
 
 
+def test_the_counts_noise_is_not_the_sums_even_with_its_key() -> None:
+    key = jax.random.key(3)
+    state = adaptive().init(1.0, key)
+    first = jaxdp.noise.tree_normal(jax.random.fold_in(key, 0), jnp.zeros(()))
+    assert float(jaxdp.noise.standard_normal(jax.random.fold_in(state.key, 0), ())) != float(first)
+
+
+def test_a_zero_gradient_stays_zero_where_it_is_normalised() -> None:
+    rule = Normalised(stability=1e-25)
+    out = jaxdp.clipped_grad(lambda w, x: jnp.sum(w * x), clip_norm=1e15, rule=rule)(jnp.ones(3), jnp.zeros((2, 3)))
+    np.testing.assert_array_equal(out.grads, jnp.zeros(3))
+
+
 def test_the_clip_norm_finds_the_quantile() -> None:
     rule = adaptive(quantile=0.75, count_noise=5.0, expected_batch_size=1000)
     norms = jnp.asarray(np.random.default_rng(0).lognormal(size=1000), jnp.float32)
@@ -207,6 +220,9 @@ def test_a_run_noises_each_sum_at_the_clip_norm_of_its_step(microbatch_size: int
         (lambda: Quantile(quantile=1.0), "quantile=1.0"),
         (lambda: Quantile(count_noise=0), "count_noise=0"),
         (lambda: Normalised(stability=0), "stability=0"),
+        (lambda: Normalised(stability=1e-46), "between 1e-30"),
+        (lambda: adaptive().init(-1.0, jax.random.key(0)), "clip_norm=-1.0"),
+        (lambda: adaptive().init(math.inf, jax.random.key(0)), "clip_norm=inf"),
         (lambda: a_run(Quantile(count_noise=0.5)), "give more than 0.55 examples"),
         (lambda: a_run(Quantile(expected_batch_size=11)), "is not the run's"),
         (lambda: call(Quantile(expected_batch_size=2)), "needs its state"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from ._jaxpr import GATHER, Eqn, Opened, is_cast, is_clipping, is_dropping, is_sum
+from ._jaxpr import GATHER, Eqn, Opened, is_cast, is_clipping, is_sum
 from ._layout import Layout
 from ._rows import Dense, Factors, OneHot
 
@@ -64,7 +64,7 @@ def factors(eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], co
     inside = jnp.ones(indices.shape[0], jnp.bool_)
     if is_clipping(eqn):
         by_axis = [jnp.clip(index, 0, size - 1) for index, size in zip(by_axis, sizes, strict=True)]
-    elif is_dropping(eqn):
+    else:  # whatever was read there, the gradient of what lies outside is zero
         for index, size in zip(by_axis, sizes, strict=True):
             inside &= (index >= 0) & (index < size)
     flat = jnp.zeros(indices.shape[0], jnp.int32)

@@ -114,7 +114,8 @@ def with_subjaxprs(eqn: Eqn, run: Callable[..., Sequence[Any]]) -> Eqn:
 
     def replaced(value: Any) -> Any:
         if isinstance(value, tuple) and any(isinstance(v, _JAXPRS) for v in value):
-            return tuple(replaced(v) for v in value)
+            parts = [replaced(v) for v in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         return traced(value) if isinstance(value, _JAXPRS) else value
 
     return eqn.replace(params={name: replaced(value) for name, value in eqn.params.items()})
@@ -139,11 +140,6 @@ def is_sum(eqn: Eqn, axes: tuple[int, ...]) -> bool:
 def is_clipping(gather: Eqn) -> bool:
     """Whether a gather moves indices that are out of bounds to the nearest bound."""
     return gather.params["mode"] == jax.lax.GatherScatterMode.CLIP
-
-
-def is_dropping(gather: Eqn) -> bool:
-    """Whether a gather fills in a constant for indices that are out of bounds."""
-    return gather.params["mode"] == jax.lax.GatherScatterMode.FILL_OR_DROP
 
 
 def source_line(eqn: Eqn) -> str:

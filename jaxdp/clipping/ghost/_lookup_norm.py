@@ -36,9 +36,9 @@ def square_of_lookups(
     group = jax.vmap(_groups)(entry)
     sums = add_up(group, rows * inside[:, :, None])
     repeats = jnp.maximum(add_up(group, inside) - 1, 0)
-    off = repeats * add_up(group, lengths * inside)  # in units of 1.01 times the roundoff
+    off = repeats * add_up(group, lengths * inside)
     square = sum_in_blocks(sums.reshape(1, -1) ** 2)[0]
-    missing = jnp.sqrt(jnp.sum(jnp.square(off))) * jnp.float32(1.02 * UNIT_ROUNDOFF)
+    missing = jnp.sqrt(jnp.sum(jnp.square(off))) * jnp.float32(1.01 * UNIT_ROUNDOFF / (1 - entry.size * UNIT_ROUNDOFF))
     error = square * jnp.float32(sum_in_blocks_error(sums.size))
     return square, error + missing * (2.02 * jnp.sqrt(square) + missing)
 
@@ -48,7 +48,7 @@ def _squared_counts(entry: Int[Array, " T"]) -> Float[Array, ""]:
     inside = entry >= 0
     if entry.size <= _COMPARE_ALL_PAIRS_BELOW:
         return jnp.sum((entry[:, None] == entry[None, :]) & inside[None, :], dtype=jnp.int32).astype(jnp.float32)
-    return jnp.sum(jnp.square(jnp.zeros(entry.size).at[_groups(entry)].add(inside.astype(jnp.float32))))
+    return jnp.sum(jnp.square(jnp.zeros(entry.size, jnp.float32).at[_groups(entry)].add(inside.astype(jnp.float32))))
 
 
 def _groups(entry: Int[Array, " T"]) -> Int[Array, " T"]:

@@ -61,19 +61,16 @@ def norm_of_sum(uses: Sequence[Factors]) -> Norm:
     if len(uses) > 1:
         uses = [_with_all_rows(use) for use in uses]
         uses = [_joined(uses)] if all(isinstance(use.left, OneHot) for use in uses) else uses
-    lefts = [_scaled(use.left) for use in uses]
-    rights = [_scaled(use.right) for use in uses]
-    exponents = [a.exponent + b.exponent for a, b in zip(lefts, rights, strict=True)]
-    largest = exponents[0] if len(uses) == 1 else jnp.max(jnp.stack(exponents))
-    if len(uses) == 1 and _rows(uses[0].left) == _rows(uses[0].right) == 1:
+    lefts, rights, exponent = _scaled(uses)
+    if len(uses) == 1 and _rows(lefts[0]) == _rows(rights[0]) == 1:
         square, error = _outer_product(lefts[0], rights[0])
-    elif len(uses) == 1 and isinstance(uses[0].left, OneHot):
-        square, error = square_of_lookups(uses[0].left.entry, rights[0].rows.rows, _lengths(rights[0].rows))
+    elif len(uses) == 1 and isinstance(lefts[0], OneHot):
+        square, error = square_of_lookups(lefts[0].entry, rights[0].rows, _lengths(rights[0]))
     else:
-        square, error = _gram(lefts, rights, [times_power_of_two(jnp.float32(1), e - largest) for e in exponents])
+        square, error = _gram(lefts, rights)
     computed = jnp.sqrt(jnp.maximum(square, error))
     upper = jnp.sqrt(jnp.maximum(square, 0) + error) * jnp.float32(1 + 4 * UNIT_ROUNDOFF)
-    return Norm(times_power_of_two(computed, largest), times_power_of_two(upper, largest))
+    return Norm(times_power_of_two(computed, exponent), times_power_of_two(upper, exponent))
 
 
 def _with_all_rows(use: Factors) -> Factors:
@@ -91,25 +88,55 @@ def _joined(lookups: Sequence[Factors]) -> Factors:
     return Factors(OneHot(entries, lookups[0].left.size), Dense(rows))
 
 
-class _Scaled(NamedTuple):
-    """Rows divided by a power of two that brings their largest entry into [1/2, 1); OneHot rows are left alone."""
+def _scaled(uses: Sequence[Factors]) -> tuple[list[Any], list[Any], Int[Array, ""]]:
+    """Left and right rows by powers of two, and the exponent by which the gradient's norm is then too small.
 
-    rows: Any
-    exponent: Int[Array, ""]
+    The scale is each row's own: a large left row may meet a small right one, and the other way round, and it is their
+    product that counts. Left rows come into [1/2, 1), right rows take up how much smaller than the largest their outer
+    product is; where one side is OneHot, the other takes all.
+    """
+    pairs = [_without_missed(use) for use in uses]
+    sizes = [
+        [jnp.max(jnp.abs(side.rows), axis=2, initial=0) for side in pair if isinstance(side, Dense)] for pair in pairs
+    ]
+    exponents = []
+    for each in sizes:
+        empty = jnp.stack([jnp.broadcast_to(size == 0, each[-1].shape) for size in each]).any(axis=0)
+        exponents.append(jnp.where(empty, -250, sum(exponent_of(size) for size in each)))
+    largest = jnp.max(jnp.stack([jnp.max(e, initial=-250) for e in exponents]))
+    lefts, rights = [], []
+    for (left, right), each in zip(pairs, sizes, strict=True):
+        if len(each) == 2:
+            own = exponent_of(each[0])
+            left = Dense(times_power_of_two(left.rows, -own[:, :, None]))
+            right = Dense(times_power_of_two(right.rows, (own - largest)[:, :, None]))
+        elif isinstance(right, Dense):
+            right = Dense(times_power_of_two(right.rows, -largest[None, None, None]))
+        else:
+            left = Dense(times_power_of_two(left.rows, -largest[None, None, None]))
+        lefts.append(left)
+        rights.append(right)
+    return lefts, rights, largest
 
 
-def _scaled(rows: Any) -> _Scaled:
-    if isinstance(rows, OneHot):
-        return _Scaled(rows, jnp.int32(0))
-    dense = rows.rows.astype(jnp.float32)
-    exponent = exponent_of(jnp.max(jnp.abs(dense), initial=0))
-    return _Scaled(Dense(dense * times_power_of_two(jnp.float32(1), -exponent)), exponent)
+def _without_missed(use: Factors) -> tuple[Any, Any]:
+    """Dense rows in float32; zeros where the row on the other side is that of a lookup outside the table."""
+
+    def cleaned(side: Any, other: Any) -> Any:
+        if isinstance(side, OneHot):
+            return side
+        rows = side.rows.astype(jnp.float32)
+        if isinstance(other, OneHot) and other.entry.shape[1] == rows.shape[1]:
+            rows = jnp.where(other.entry[:, :, None] >= 0, rows, 0)
+        return Dense(rows)
+
+    return cleaned(use.left, use.right), cleaned(use.right, use.left)
 
 
-def _outer_product(left: _Scaled, right: _Scaled) -> tuple[jax.Array, jax.Array]:
+def _outer_product(left: Any, right: Any) -> tuple[jax.Array, jax.Array]:
     """The square of the norm, and its error, where each matrix is a single outer product: nothing can cancel."""
     lengths, bound = [], 4 * UNIT_ROUNDOFF
-    for side in (left.rows, right.rows):
+    for side in (left, right):
         if isinstance(side, OneHot):
             lengths.append((side.entry[:, 0] >= 0).astype(jnp.float32))
         else:
@@ -120,20 +147,20 @@ def _outer_product(left: _Scaled, right: _Scaled) -> tuple[jax.Array, jax.Array]
     return square, square * jnp.float32(bound + lengths[0].shape[0] * UNIT_ROUNDOFF)
 
 
-def _gram(lefts: Sequence[_Scaled], rights: Sequence[_Scaled], weights: Sequence[jax.Array]) -> tuple[Any, Any]:
-    left_lengths, right_lengths = [[_lengths(side.rows) for side in sides] for sides in (lefts, rights)]
+def _gram(lefts: Sequence[Any], rights: Sequence[Any]) -> tuple[Any, Any]:
+    left_lengths, right_lengths = [[_lengths(side) for side in sides] for sides in (lefts, rights)]
     square, error = jnp.float32(0), jnp.float32(0)
     for i in range(len(lefts)):
         for j in range(i, len(lefts)):
-            k, k_error = _products(lefts[i].rows, lefts[j].rows)
-            g, g_error = _products(rights[i].rows, rights[j].rows)
+            k, k_error = _products(lefts[i], lefts[j])
+            g, g_error = _products(rights[i], rights[j])
             k_size = left_lengths[i][:, :, None] * left_lengths[j][:, None, :]
             g_size = right_lengths[i][:, :, None] * right_lengths[j][:, None, :]
             both = k * g
-            additions = _gamma(k.shape[0] + k.shape[1] + k.shape[2] + 4 + 3 * len(lefts))
+            additions = _gamma(k.shape[0] + k.shape[1] + k.shape[2] + 4 + len(lefts) * (len(lefts) + 1))
             off = k_error * k_size * jnp.abs(g) + g_error * jnp.abs(k) * g_size
             off += (k_error * g_error) * k_size * g_size + additions * jnp.abs(both)
-            weight = weights[i] * weights[j] * (1 if i == j else 2)
+            weight = 1 if i == j else 2
             square += weight * _sum(both)
             error += weight * _sum(off)
     return square, error * jnp.float32(1.01)  # the bound itself is rounded too

@@ -79,8 +79,8 @@ def clipped_sum(
     for group, (rows, _) in zip(groups, parts, strict=True):
         own = [_norms_by_rows(component, seen) for component in group.by_rows]
         norms.append(joined([*own, norm_of_packed(rows)] if rows else own, mask.shape[0]))
-    usable, factors = clipping.factors([norm.upper for norm in norms], mask)
-    for group, (rows, unpacked), factor in zip(groups, parts, factors, strict=True):
+    usable, scales = clipping.factors([norm.upper for norm in norms], mask)
+    for group, (rows, unpacked), factor in zip(groups, parts, scales, strict=True):
         kept, formed = unpacked([weighted_sum(matrix, usable, factor) for matrix in rows])
         total |= kept
         for (component, _), part in zip(group.formed, formed, strict=True):
