@@ -128,13 +128,15 @@ class ClippedGrad:
         batch = jax.tree.map(jnp.asarray, batch)
         check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)
         keys = None if rng is None else example_keys(rng, 1)
-        return explain(traced(self.loss_fn, self.has_aux, params, batch, shared, keys).plan, params)
+        groups = self.rule.groups(params).of_leaf
+        return explain(traced(self.loss_fn, self.has_aux, params, batch, shared, keys, groups).plan, params)
 
     def traced(self, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any) -> Traced | None:
         """The loss as a jaxpr, whatever the batch's size; None for the method that needs none. `keys` may be a single one."""
         if self.method == "vmap":
             return None
-        loss = traced(self.loss_fn, self.has_aux, params, batch, shared, keys)
+        groups = self.rule.groups(params).of_leaf
+        loss = traced(self.loss_fn, self.has_aux, params, batch, shared, keys, groups)
         if self.strict:
             check_covered(loss.plan, params)
         return loss

@@ -111,6 +111,15 @@ def test_the_groups_limits_add_up_to_the_joint_clip_norm() -> None:
     np.testing.assert_allclose(groups.shares, (0.6, 0.8))
 
 
+def test_leaves_that_are_joined_but_clipped_apart_are_formed_and_explain_says_so() -> None:
+    loss = lambda p, x: jnp.sum(jnp.tanh(x @ jnp.concatenate([p["a"], p["b"]], axis=1)))
+    params, batch = {"a": jnp.ones((64, 64)), "b": jnp.ones((64, 64))}, jnp.ones((8, 2, 64))
+    how = lambda rule: jaxdp.clipped_grad(loss, clip_norm=1.0, rule=rule).explain(params, batch).leaves[0]
+    assert how(Flat()).how == "rows"
+    assert how(PerGroup()).how == "formed"
+    assert "clipped apart" in how(PerGroup()).why
+
+
 # --- the adaptive rule
 
 

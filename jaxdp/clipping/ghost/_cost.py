@@ -37,13 +37,14 @@ class Choice:
     why: str
 
 
-def choose(layouts: Sequence[Layout], entries: int, *, rows_agree: bool) -> Choice:
+def choose(layouts: Sequence[Layout], entries: int, *, rows_agree: bool, together: bool) -> Choice:
     """The cheaper form for one component.
 
     Args:
         layouts: of its uses.
         entries: of its leaves together.
         rows_agree: whether the uses' rows can be added up without forming the gradient.
+        together: whether the leaves are clipped together; their joint norm is of no use otherwise.
 
     Returns:
         The choice.
@@ -60,6 +61,8 @@ def choose(layouts: Sequence[Layout], entries: int, *, rows_agree: bool) -> Choi
         matrices = sum(a.stack * a.rows * b.rows for a, b in pairs)
     by_rows = (gram + gradient) / OPERATIONS_PER_BYTE + 12 * rows_entries + 8 * matrices
     formed = gradient / OPERATIONS_PER_BYTE + 12 * entries + 4 * rows_entries
+    if not together:
+        return Choice("formed", gradient, entries, "its leaves are joined where they are used, and clipped apart")
     if not rows_agree:
         return Choice(
             "formed",

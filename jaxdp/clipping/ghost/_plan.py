@@ -130,12 +130,13 @@ class Plan:
         return {site.path: site for component in self.components for site in component.sites}
 
 
-def make_plan(jaxpr: Opened, kinds: Sequence[Kind]) -> Plan:
+def make_plan(jaxpr: Opened, kinds: Sequence[Kind], groups: Sequence[int]) -> Plan:
     """The plan for a loss.
 
     Args:
         jaxpr: of one example's loss, hoisted; its first output is the loss, the others don't matter.
         kinds: of its inputs; those of kind PARAMS are the leaves, and come first.
+        groups: of each leaf, with which others it is clipped.
 
     Returns:
         The plan.
@@ -143,14 +144,14 @@ def make_plan(jaxpr: Opened, kinds: Sequence[Kind]) -> Plan:
     shapes = tuple(tuple(v.aval.shape) for v, kind in zip(jaxpr.invars, kinds, strict=True) if kind == PARAMS)
     walk = _Walk(jaxpr, kinds)
     direct = dict(walk.direct)
-    groups = _connected([walk.origins[site.source].leaves for site in walk.sites])
     components = []
-    for leaves in groups:
+    for leaves in _connected([walk.origins[site.source].leaves for site in walk.sites]):
         sites = tuple(site for site in walk.sites if walk.origins[site.source].leaves <= leaves)
         if leaves & direct.keys():
             direct |= {leaf: direct.get(leaf, []) for leaf in leaves}
         else:
-            components.append(_component(leaves, sites, walk.origins, shapes))
+            together = len({groups[leaf] for leaf in leaves}) == 1
+            components.append(_component(leaves, sites, walk.origins, shapes, together))
     used = set(direct) | {leaf for component in components for leaf in component.leaves}
     unused = tuple(leaf for leaf in range(len(shapes)) if leaf not in used)
     return Plan(
@@ -290,11 +291,12 @@ def _component(
     sites: tuple[Site, ...],
     origins: dict[Var, Origin],
     shapes: Sequence[tuple[int, ...]],
+    together: bool,
 ) -> Component:
     rearranged = all(origins[site.source].isometric for site in sites)
     aligned = _aligned(sites, origins) if rearranged else None
     entries = sum(math.prod(shapes[leaf]) for leaf in leaves)
-    choice = choose([site.layout for site in sites], entries, rows_agree=aligned is not None)
+    choice = choose([site.layout for site in sites], entries, rows_agree=aligned is not None, together=together)
     return Component(tuple(sorted(leaves)), aligned or sites, rearranged, choice)
 
 

@@ -1,6 +1,6 @@
 """The loss of one example as a hoisted jaxpr, and the plan for its parameters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +24,13 @@ class Traced(NamedTuple):
 
 
 def traced(
-    loss_fn: Callable[..., Any], has_aux: bool, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any
+    loss_fn: Callable[..., Any],
+    has_aux: bool,
+    params: Any,
+    batch: Any,
+    shared: tuple[Any, ...],
+    keys: Any,
+    groups: Sequence[int],
 ) -> Traced:
     """Trace the loss of one example and plan its clipping.
 
@@ -34,6 +40,7 @@ def traced(
         batch: pytree of arrays [B, ...].
         shared: further arguments of the loss.
         keys: one key an example, or None.
+        groups: of each leaf, with which others it is clipped.
 
     Returns:
         A `Traced`.
@@ -49,4 +56,4 @@ def traced(
     jaxpr, (_, aux) = trace(one, params, example, key, shared)
     counts = [len(jax.tree.leaves(part)) for part in (params, (example, key), shared)]
     kinds = [PARAMS] * counts[0] + [EXAMPLE] * counts[1] + [NEITHER] * counts[2]
-    return Traced(make_plan(opened(hoisted(jaxpr, kinds)), kinds), jax.tree.structure(aux))
+    return Traced(make_plan(opened(hoisted(jaxpr, kinds)), kinds, groups), jax.tree.structure(aux))
