@@ -22,7 +22,6 @@ Literal = core.Literal
 INLINED = frozenset({p.jit_p, p.closed_call_p, p.call_p})
 SCAN, REMAT = p.scan_p, p.remat_p
 DOT_GENERAL, CONV, GATHER = p.dot_general_p, p.conv_general_dilated_p, p.gather_p
-_JAXPRS = (core.Jaxpr, core.ClosedJaxpr)
 
 
 class Opened(NamedTuple):
@@ -102,7 +101,7 @@ def bind_in_float32(eqn: Eqn, args: Sequence[Any]) -> Any:
 def subjaxprs(eqn: Eqn) -> list[Jaxpr]:
     """The jaxprs that an equation runs: of calls, loops and branches."""
     values = [v for value in eqn.params.values() for v in (value if isinstance(value, tuple) else (value,))]
-    return [value for value in values if isinstance(value, _JAXPRS)]
+    return [value for value in values if _is_jaxpr(value)]
 
 
 def with_subjaxprs(eqn: Eqn, run: Callable[..., Sequence[Any]]) -> Eqn:
@@ -110,13 +109,13 @@ def with_subjaxprs(eqn: Eqn, run: Callable[..., Sequence[Any]]) -> Eqn:
 
     def traced(jaxpr: Jaxpr) -> Jaxpr:
         new, _ = trace(lambda *args: list(run(jaxpr, *args)), *(_shape(v) for v in opened(jaxpr).invars))
-        return new if isinstance(jaxpr, core.ClosedJaxpr) else new.jaxpr
+        return new if hasattr(jaxpr, "jaxpr") else new.jaxpr
 
     def replaced(value: Any) -> Any:
-        if isinstance(value, tuple) and any(isinstance(v, _JAXPRS) for v in value):
+        if isinstance(value, tuple) and any(_is_jaxpr(v) for v in value):
             parts = [replaced(v) for v in value]
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-        return traced(value) if isinstance(value, _JAXPRS) else value
+        return traced(value) if _is_jaxpr(value) else value
 
     return eqn.replace(params={name: replaced(value) for name, value in eqn.params.items()})
 
@@ -145,6 +144,11 @@ def is_clipping(gather: Eqn) -> bool:
 def source_line(eqn: Eqn) -> str:
     """Where in the user's source an equation was written: "file:line (function)"."""
     return source_info_util.summarize(eqn.source_info)
+
+
+def _is_jaxpr(value: Any) -> bool:
+    """Whether a parameter of an equation is a jaxpr, open or closed."""
+    return isinstance(getattr(value, "jaxpr", value), core.Jaxpr)
 
 
 def _shape(var: Var) -> jax.ShapeDtypeStruct:
