@@ -122,24 +122,29 @@ class ClippedGrad:
 
         Returns:
             An `Explanation`: prints as a table; `leaves` has a record for each parameter.
+
+        Raises:
+            UsageError: as for a call.
         """
         check_params(params)
         check_batch(batch)
         batch = jax.tree.map(jnp.asarray, batch)
         check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)
         keys = None if rng is None else example_keys(rng, 1)
-        groups = self.rule.groups(params).of_leaf
-        return explain(traced(self.loss_fn, self.has_aux, params, batch, shared, keys, groups).plan, params)
+        return explain(self._trace(params, batch, shared, keys).plan, params)
 
     def traced(self, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any) -> Traced | None:
         """The loss as a jaxpr, whatever the batch's size; None for the method that needs none. `keys` may be a single one."""
         if self.method == "vmap":
             return None
-        groups = self.rule.groups(params).of_leaf
-        loss = traced(self.loss_fn, self.has_aux, params, batch, shared, keys, groups)
+        loss = self._trace(params, batch, shared, keys)
         if self.strict:
             check_covered(loss.plan, params)
         return loss
+
+    def _trace(self, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any) -> Traced:
+        groups = self.rule.groups(params).of_leaf
+        return traced(self.loss_fn, self.has_aux, params, batch, shared, keys, groups)
 
     def usual_microbatch_size(self, loss: Traced | None, params: Any, rows: float) -> int:
         """How many of a batch's `rows` to process at once: as the user says, or under "auto" what suits the device."""

@@ -62,11 +62,8 @@ def check_loss(
 ) -> None:
     """Refuse a loss that has effects, or doesn't return one floating-point scalar for one example (and a key, with `rng`)."""
 
-    def one_example(params: Any, example: Any, key: Any) -> Any:
-        keywords = {} if key is None else {"rng": key}
-        return loss_fn(params, example, *shared, **keywords)
-
-    first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
+    one_example = lambda params, example, key: loss_of_example(loss_fn, params, example, key, shared)
+    first = first_of(batch)
     key = None if rng is None else jax.ShapeDtypeStruct(rng.shape, rng.dtype)
     jaxpr, out = jax.make_jaxpr(one_example, return_shape=True)(params, first, key)
     if jaxpr.effects:
@@ -87,6 +84,17 @@ def check_loss(
             f"{getattr(out, 'dtype', None)}: the function sees one example without a batch axis, so reduce to a scalar "
             "(with jnp.sum or jnp.mean) within the example"
         )
+
+
+def loss_of_example(loss_fn: Callable[..., Any], params: Any, example: Any, key: Any, shared: tuple[Any, ...]) -> Any:
+    """What the loss returns for one example; without a key, it gets no `rng`."""
+    keywords = {} if key is None else {"rng": key}
+    return loss_fn(params, example, *shared, **keywords)
+
+
+def first_of(batch: Any) -> Any:
+    """The shapes and dtypes of one row of a batch."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
 
 
 def example_keys(rng: Key[Array, ""], size: int, offset: int | Int[Array, ""] = 0) -> Key[Array, " B"]:

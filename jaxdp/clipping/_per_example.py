@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from jaxtyping import Array, Key
 
-from ._inputs import check_batch, check_loss, check_params, example_keys
+from ._inputs import check_batch, check_loss, check_params, example_keys, loss_of_example
 
 
 def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
@@ -49,7 +49,7 @@ def per_example_values_and_grads(
     """(losses [B] or (losses, aux), gradients [B, ...]) of a checked batch; `keys` is None or one key an example."""
 
     def one_example(example: Any, key: Any) -> tuple[Any, Any]:
-        keywords = {} if key is None else {"rng": key}
-        return jax.value_and_grad(loss_fn, has_aux=has_aux)(params, example, *shared, **keywords)
+        loss = lambda params: loss_of_example(loss_fn, params, example, key, shared)
+        return jax.value_and_grad(loss, has_aux=has_aux)(params)
 
     return jax.vmap(one_example)(batch, keys)

@@ -238,7 +238,7 @@ class Quantile:
 
     def update_by_count(self, state: QuantileState, excess: Float[Array, ""]) -> QuantileState:
         """The same from \\(\\sum_i (\\mathbb 1[\\lVert g_i\\rVert \\le C] - 1/2)\\)."""
-        batch = self._batch()
+        batch = self.batch_size()
         noise = standard_normal(jax.random.fold_in(state.key, state.step), ()) * jnp.float32(self._count_noise())
         fraction = jnp.clip((excess + noise) / jnp.float32(batch) + 0.5, 0, 1)
         change = jnp.exp(-jnp.float32(self.learning_rate) * (fraction - jnp.float32(self.quantile)))
@@ -255,11 +255,13 @@ class Quantile:
         return 1 / math.sqrt(total**-2 - count**-2) if total > 0 else 0.0
 
     def _count_noise(self) -> float:
-        return float(self.count_noise if self.count_noise is not None else self._batch() / 20)
+        return float(self.count_noise if self.count_noise is not None else self.batch_size() / 20)
 
-    def _batch(self) -> float:
-        check_rule(self, 1.0)
-        return float(self.expected_batch_size or 0)
+    def batch_size(self) -> float:
+        """B; refuses a rule that has none."""
+        if self.expected_batch_size is None:
+            raise UsageError("Quantile: expected_batch_size is missing: give the mean number of examples a step")
+        return float(self.expected_batch_size)
 
 
 ClipRule = Flat | PerGroup | Normalised | Quantile
@@ -275,8 +277,8 @@ def check_rule(rule: Any, clip_norm: float) -> None:
         raise UsageError(
             f"clip_norm=inf means no clipping, which {type(rule).__name__} can't do: give a finite clip norm"
         )
-    if isinstance(rule, Quantile) and rule.expected_batch_size is None:
-        raise UsageError("Quantile: expected_batch_size is missing: give the mean number of examples a step")
+    if isinstance(rule, Quantile):
+        rule.batch_size()
 
 
 @dataclass(frozen=True)

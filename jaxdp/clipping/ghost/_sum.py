@@ -57,21 +57,18 @@ def clipped_sum(
     seen = _forward_and_backward(plan, leaves, jax.tree.leaves((batch, keys)), shared_leaves)
 
     static = [*leaves, *(None for _ in jax.tree.leaves((batch, keys))), *shared_leaves]
+    by_leaf = dict(seen.direct)
     groups = [_Group({}, [], []) for _ in clipping.groups.shares]
-    for group, direct in zip(groups, clipping.by_group(seen.direct), strict=True):
-        group.kept.update(direct)
     for component in plan.components:
         first, *others = {clipping.groups.of_leaf[leaf] for leaf in component.leaves}
-        if others:
-            formed = _formed(plan, component, static, seen, by_leaf=True)
-            for group, part in zip(groups, clipping.by_group(formed), strict=True):
-                group.kept.update(part)
-        elif component.choice.form == "rows":
+        if component.choice.form == "rows":
             groups[first].by_rows.append(component)
-        elif component.is_one_rearrangement:
+        elif component.is_one_rearrangement and not others:
             groups[first].formed.append((component, _formed(plan, component, static, seen, by_leaf=False)))
         else:
-            groups[first].kept.update(_formed(plan, component, static, seen, by_leaf=True))
+            by_leaf |= _formed(plan, component, static, seen, by_leaf=True)
+    for group, kept in zip(groups, clipping.by_group(by_leaf), strict=True):
+        group.kept.update(kept)
 
     total: dict[int, Any] = {}
     parts = [packed(settled((group.kept, [grads for _, grads in group.formed]))) for group in groups]

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from .._inputs import first_of, loss_of_example
 from ._hoist import hoisted
 from ._jaxpr import opened, trace
 from ._kinds import EXAMPLE, NEITHER, PARAMS
@@ -47,12 +48,10 @@ def traced(
     """
 
     def one(params: Any, example: Any, key: Any, shared: Any) -> tuple[Any, Any]:
-        keywords = {} if key is None else {"rng": key}
-        out = loss_fn(params, example, *shared, **keywords)
+        out = loss_of_example(loss_fn, params, example, key, shared)
         return out if has_aux else (out, None)
 
-    first = lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-    example, key = jax.tree.map(first, (batch, keys))
+    example, key = first_of((batch, keys))
     jaxpr, (_, aux) = trace(one, params, example, key, shared)
     counts = [len(jax.tree.leaves(part)) for part in (params, (example, key), shared)]
     kinds = [PARAMS] * counts[0] + [EXAMPLE] * counts[1] + [NEITHER] * counts[2]
