@@ -17,7 +17,11 @@ from ._run import DPSGD as DPSGD
 from ._step import PrivateStep as PrivateStep, StepMetrics as StepMetrics, TrainState as TrainState
 from .clipping import ClippedGrads as ClippedGrads, clipped_grad as clipped_grad, per_example_grads as per_example_grads
 from .noise import key_from_entropy as key_from_entropy
-from .sampling import PoissonSampler as PoissonSampler
+from .sampling import (
+    PoissonSampler as PoissonSampler,
+    ShuffledSampler as ShuffledSampler,
+    TruncatedPoissonSampler as TruncatedPoissonSampler,
+)
 from .train import load_run as load_run
 from .transforms import (
     PrivatizeState as PrivatizeState,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import jax
 import optax
 from jaxtyping import Array, Key
 
@@ -14,14 +15,20 @@ from . import _checks, accounting
 from ._errors import UsageError
 from ._step import PrivateStep
 from .clipping import ClippedGrad, ClipRule, Flat, Quantile, check_rule, clipped_grad
-from .sampling import PoissonSampler
+from .sampling import (
+    PoissonSampler,
+    Sampler,
+    ShuffledSampler,
+    TruncatedPoissonSampler,
+    steps_per_shuffled_epoch,
+)
 from .transforms import privatize
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-SAMPLINGS = ("poisson",)
-ADJACENCIES = ("add_or_remove_one",)
+SAMPLINGS = ("poisson", "truncated_poisson", "shuffle")
+UNITS = ("example", "user")
 _FLAT = Flat()
 
 
@@ -40,8 +47,14 @@ class DPSGD:
         noise_multiplier: σ, the noise's standard deviation in units of C. 0 trains without privacy and has no epsilon. Under a
             `Quantile` rule that of sum and count together: the sum gets as much more as the count's look at the data costs.
         rule: how a norm becomes a factor: `jaxdp.clipping.Flat()`, `PerGroup`, `Normalised` or `Quantile`.
-        sampling: "poisson".
-        adjacency: "add_or_remove_one".
+        sampling: "poisson": each example enters each batch independently, with rate B / n; "truncated_poisson": at most
+            `truncated_batch_size` of such a draw, chosen at random; "shuffle": every example once an epoch, not amplified.
+        adjacency: "add_or_remove_one"; "replace_special", a record blanked in its place; "replace_one", a record exchanged for
+            another. Shuffled epochs need one of the latter two. Not every combination has every accountant: `epsilon` says which.
+        truncated_batch_size: the most examples of a batch under truncated Poisson sampling.
+        unit: what is protected: "example", or "user" for data whose rows are users with all their records, as
+            `jaxdp.data.group_by_user` makes them; n and B then count users, and the statement says so.
+        records_per_user: k, the most records of a user that are used; for `unit="user"`.
         microbatch_size: how many examples to process at once; by default a size that suits the device. Changes memory and
             speed only.
 
@@ -65,6 +78,9 @@ class DPSGD:
     rule: ClipRule = _FLAT
     sampling: str = "poisson"
     adjacency: str = "add_or_remove_one"
+    truncated_batch_size: int | None = None
+    unit: str = "example"
+    records_per_user: int | None = None
     microbatch_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -98,15 +114,47 @@ class DPSGD:
             settle("rule", replace(self.rule, expected_batch_size=float(self.expected_batch_size)))
             self.rule.noise_multiplier_of_sum(self.noise_multiplier)
         check_rule(self.rule, self.clip_norm)
-        _checks.one_of("sampling", self.sampling, SAMPLINGS)
-        _checks.one_of("adjacency", self.adjacency, ADJACENCIES)
+        self._settle_sampling(settle)
+        self._settle_unit(settle)
         if self.microbatch_size is not None:
             size = _checks.count("microbatch_size", self.microbatch_size, "give the rows to hold in memory at once")
             settle("microbatch_size", size)
 
+    def _settle_sampling(self, settle: Callable[[str, Any], None]) -> None:
+        _checks.one_of("sampling", self.sampling, SAMPLINGS)
+        _checks.one_of("adjacency", self.adjacency, accounting.ADJACENCIES)
+        if (self.sampling == "truncated_poisson") != (self.truncated_batch_size is not None):
+            raise UsageError(
+                f"sampling={self.sampling!r} with truncated_batch_size={self.truncated_batch_size}: give the most examples "
+                "of a batch with sampling='truncated_poisson', and with that alone"
+            )
+        if self.truncated_batch_size is not None:
+            most = _checks.count("truncated_batch_size", self.truncated_batch_size, "give the most examples of a batch")
+            settle("truncated_batch_size", most)
+        if self.sampling != "shuffle":
+            return
+        _checks.count("expected_batch_size", self.expected_batch_size, "shuffled epochs have batches of one size")
+        if self.adjacency == "add_or_remove_one":
+            raise UsageError(
+                "sampling='shuffle' can't be accounted under adjacency='add_or_remove_one': a record more would shift every "
+                "batch after it; give adjacency='replace_special' (a record blanked in its place) or 'replace_one', or sample by "
+                "'poisson', which costs far less"
+            )
+
+    def _settle_unit(self, settle: Callable[[str, Any], None]) -> None:
+        _checks.one_of("unit", self.unit, UNITS)
+        if (self.unit == "user") != (self.records_per_user is not None):
+            raise UsageError(
+                f"unit={self.unit!r} with records_per_user={self.records_per_user}: give the most records of a user that "
+                "are used with unit='user', and with that alone"
+            )
+        if self.records_per_user is not None:
+            number = _checks.count("records_per_user", self.records_per_user, "give the most records of a user")
+            settle("records_per_user", number)
+
     @property
     def sampling_rate(self) -> float:
-        """The probability with which each example enters each batch: expected_batch_size / num_examples."""
+        """expected_batch_size / num_examples: under Poisson sampling the probability with which each example is drawn."""
         return self.expected_batch_size / self.num_examples
 
     @property
@@ -120,23 +168,116 @@ class DPSGD:
             raise UsageError(
                 f"steps={steps} exceeds the run's steps={self.steps}: describe a longer run with jaxdp.DPSGD"
             )
-        return accounting.poisson_event(
-            noise_multiplier=self.noise_multiplier, sample_rate=self.sampling_rate, steps=steps
-        )
+        if self.sampling == "shuffle":
+            epochs = -(-steps // steps_per_shuffled_epoch(self.num_examples, int(self.expected_batch_size)))
+            return accounting.gaussian_event(noise_multiplier=self.noise_multiplier, times=epochs)
+        sampled = {"noise_multiplier": self.noise_multiplier, "sample_rate": self.sampling_rate, "steps": steps}
+        if self.truncated_batch_size is not None:
+            most = {"num_examples": self.num_examples, "truncated_batch_size": self.truncated_batch_size}
+            return accounting.truncated_poisson_event(**sampled, **most)
+        return accounting.poisson_event(**sampled)
+
+    def ledger(self, steps: int | None = None) -> accounting.Ledger:
+        """The run as a ledger of one entry, for as many of its steps as were made; all by default."""
+        made = self.steps if steps is None else steps
+        ledger = accounting.Ledger(adjacency=self.adjacency)
+        if made == 0:
+            return ledger
+        how = {
+            "poisson": "Poisson sampling",
+            "truncated_poisson": "truncated Poisson sampling",
+            "shuffle": "shuffled epochs",
+        }
+        label = f"{made:,} steps of DP-SGD ({how[self.sampling]}, noise multiplier {self.noise_multiplier:g})"
+        return ledger.add(self.event_of(made), label)
+
+    @property
+    def accountants(self) -> tuple[str, ...]:
+        """The accountants that can account the run, of "rdp", "pld" and "classic"; the first is shown while it goes on."""
+        return accounting.accountants_of(self.event_of(1), self.adjacency)
+
+    def within(
+        self, *, epsilon: float, delta: float, accountant: str = "rdp", ledger: accounting.Ledger | None = None
+    ) -> "DPSGD":
+        """The same run with no more steps than a budget allows: it stops before it overshoots.
+
+        Args:
+            epsilon: the budget ε.
+            delta: the δ of (ε, δ), below 1 / num_examples.
+            accountant: "rdp", "pld" or "classic".
+            ledger: what has been spent of the budget before, on the same data.
+
+        Returns:
+            This run, or one with fewer steps.
+
+        Raises:
+            UsageError: where not one step is within the budget.
+
+        Example:
+            >>> run = DPSGD(num_examples=60_000, expected_batch_size=256, steps=3600, clip_norm=1.0, noise_multiplier=1.1)
+            >>> run.within(epsilon=1.0, delta=1e-5).steps
+            1709
+        """
+        budget = self._budget(epsilon, delta, accountant, ledger)
+        steps = budget.most(self.event_of, self.steps)
+        if steps == 0:
+            raise UsageError(
+                f"epsilon={epsilon} at delta={delta} doesn't allow one step at noise_multiplier={self.noise_multiplier}: add "
+                "noise, or allow a larger epsilon"
+            )
+        return replace(self, steps=steps)
+
+    def with_noise_for(
+        self, *, epsilon: float, delta: float, accountant: str = "rdp", ledger: accounting.Ledger | None = None
+    ) -> "DPSGD":
+        """The same run with the smallest noise multiplier, within 1e-6, that a budget allows; arguments as of `within`.
+
+        Example:
+            >>> run = DPSGD(num_examples=60_000, expected_batch_size=250, steps=3600, clip_norm=1.0, noise_multiplier=1.0)
+            >>> print(f"{run.with_noise_for(epsilon=1.0, delta=1e-5).noise_multiplier:.4f}")
+            1.2539
+        """
+        budget = self._budget(epsilon, delta, accountant, ledger)
+        event = lambda sigma: replace(self, noise_multiplier=sigma, rule=_FLAT).event
+        return replace(self, noise_multiplier=accounting.least_noise(budget, event))
+
+    def _budget(
+        self, epsilon: float, delta: float, accountant: str, ledger: accounting.Ledger | None
+    ) -> accounting.Budget:
+        _checks.delta(delta, self.num_examples)
+        before = accounting.Ledger(adjacency=self.adjacency).extend(ledger or accounting.Ledger())
+        if before.adjacency != self.adjacency:
+            raise UsageError(
+                f"the ledger holds under {before.adjacency} and the run under {self.adjacency}: account both under one relation"
+            )
+        return accounting.Budget(epsilon=epsilon, delta=delta, accountant=accountant, ledger=before)
+
+    def as_poisson(self) -> "DPSGD":
+        """The same run with Poisson sampling, for comparison."""
+        return replace(self, sampling="poisson", truncated_batch_size=None)
+
+    @property
+    def unit_in_words(self) -> tuple[str, str]:
+        """What is protected, and its plural."""
+        if self.unit == "user":
+            return f"one user, with at most {self.records_per_user} records (further ones were not used)", "users"
+        return "one training example", "examples"
 
     def epsilon(self, *, delta: float, accountant: str = "rdp", steps: int | None = None) -> float:
         """What the run costs.
 
         Args:
             delta: the δ of (ε, δ), below 1 / num_examples.
-            accountant: "rdp", "pld" (tighter, slower) or "classic" (the tutorials' conversion).
+            accountant: "rdp", "pld" (tighter, slower) or "classic" (the tutorials' conversion); `accountants` names
+                those that can account this run.
             steps: how many of the run's steps to account; all by default.
 
         Returns:
             ε under `adjacency`.
 
         Raises:
-            UsageError: for a delta out of range, more steps than the run has, or a run without noise.
+            UsageError: for a delta out of range, more steps than the run has, a run without noise, or an accountant that can't
+                account its sampling under its adjacency.
         """
         return self.spent(delta=delta, accountant=accountant, steps=steps).epsilon
 
@@ -144,12 +285,14 @@ class DPSGD:
         """As `epsilon`, with the accountant's name and the optimal order."""
         _checks.delta(delta, self.num_examples)
         event = self.event_of(self.steps if steps is None else steps)
-        return accounting.event_epsilon(event, delta=delta, accountant=accountant)
+        return accounting.event_epsilon(event, delta=delta, accountant=accountant, adjacency=self.adjacency)
 
-    def statement(self, *, delta: float, steps: int | None = None) -> str:
-        """The privacy of the run in plain English: unit, adjacency, sampling, accountant, order, caveats."""
+    def statement(
+        self, *, delta: float, steps: int | None = None, spent_before: accounting.Ledger | None = None
+    ) -> str:
+        """The privacy of the run in plain English: unit, adjacency, sampling, accountants, caveats, the ledger's total."""
         _checks.delta(delta, self.num_examples)
-        return accounting.statement(self, delta=delta, steps=steps)
+        return accounting.statement(self, delta=delta, steps=steps, spent_before=spent_before)
 
     @property
     def noise_multiplier_of_sum(self) -> float:
@@ -158,24 +301,29 @@ class DPSGD:
             return self.rule.noise_multiplier_of_sum(self.noise_multiplier)
         return self.noise_multiplier
 
-    def sampler(self, key: Key[Array, ""], *, capacity: int = 0) -> PoissonSampler:
+    def sampler(self, key: Key[Array, ""], *, capacity: int = 0) -> Sampler:
         """The batches of the run, as padded indices and masks for arrays of the user's own.
 
         Args:
             key: scalar key, used for sampling and nothing else.
-            capacity: rows of a padded batch; 0 for as many as practically every draw fits. Larger draws come in a longer
-                batch, never cut.
+            capacity: rows of a padded batch under Poisson sampling; 0 for as many as practically every draw fits. Larger draws
+                come in a longer batch, never cut. Other samplings have batches of one size.
 
         Returns:
-            A `PoissonSampler`: `for indices, mask in run.sampler(key)`.
+            A `PoissonSampler`, `TruncatedPoissonSampler` or `ShuffledSampler`: `for indices, mask in run.sampler(key)`.
+
+        Raises:
+            UsageError: for a capacity under another sampling than Poisson.
         """
-        return PoissonSampler(
-            key=key,
-            num_examples=self.num_examples,
-            sampling_rate=self.sampling_rate,
-            steps=self.steps,
-            capacity=capacity,
-        )
+        every: dict[str, Any] = {"key": key, "num_examples": self.num_examples, "steps": self.steps}
+        if self.sampling == "poisson":
+            return PoissonSampler(**every, sampling_rate=self.sampling_rate, capacity=capacity)
+        if capacity != 0:
+            raise UsageError(f"capacity={capacity} has no meaning under sampling={self.sampling!r}: leave it out")
+        if self.truncated_batch_size is not None:
+            most = self.truncated_batch_size
+            return TruncatedPoissonSampler(**every, sampling_rate=self.sampling_rate, truncated_batch_size=most)
+        return ShuffledSampler(**every, batch_size=int(self.expected_batch_size))
 
     def clipped_grad(self, loss_fn: Callable[..., Any], *, has_aux: bool = False) -> ClippedGrad:
         """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size."""
@@ -204,3 +352,6 @@ class DPSGD:
             A `PrivateStep`: `state = step.init(params, key)`, then `state, metrics = step(state, data)`.
         """
         return PrivateStep(self, loss_fn, optimizer, has_aux=has_aux)
+
+
+jax.tree_util.register_static(DPSGD)  # part of a training state, and no array

@@ -6,8 +6,8 @@ can be too large, no drawn example is left out, and padding costs less than one 
 """
 
 import inspect
-import math
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,11 +17,16 @@ import optax
 from jaxtyping import Array, Float, Int32, Key
 
 from ._errors import UsageError
+from .accounting import Ledger
 from .clipping import Quantile, check_batch, check_loss, check_params, example_keys, excess_within
+from .sampling import Draw
 from .transforms import PrivatizeState, in_float32
 
 if TYPE_CHECKING:
     from ._run import DPSGD
+
+
+_NEXT_RUN = 2**31 - 2  # no step has this number, so no step's randomness has the keys derived from it
 
 
 class RunKeys(NamedTuple):
@@ -46,6 +51,8 @@ class TrainState(NamedTuple):
         keys: for the draws, the noise and the losses' randomness of all steps.
         step: how many steps have been made; a plain int, so that a run can't be overdrawn unseen.
         rule_state: the clip rule's state, for rules that have one.
+        run: what the steps are accounted as; a step of another run refuses the state.
+        spent_before: what earlier runs on the same data have cost.
     """
 
     params: Any
@@ -53,6 +60,13 @@ class TrainState(NamedTuple):
     keys: RunKeys
     step: int
     rule_state: Any = None
+    run: "DPSGD | None" = None
+    spent_before: Ledger = Ledger()
+
+    @property
+    def ledger(self) -> Ledger:
+        """All that has been spent on the way to this state: by earlier runs, and by this one's steps so far."""
+        return self.spent_before if self.run is None else self.spent_before.extend(self.run.ledger(self.step))
 
 
 class StepMetrics(NamedTuple):
@@ -80,6 +94,11 @@ class PrivateStep:
     def __init__(
         self, run: "DPSGD", loss_fn: Callable[..., Any], optimizer: optax.GradientTransformation, *, has_aux: bool
     ) -> None:
+        if isinstance(getattr(optimizer.update, "__self__", None), optax.MultiSteps):
+            raise UsageError(
+                "optimizer is optax.MultiSteps: every one of its micro-steps would get noise of its own, sqrt(k) times as much "
+                "in all. Give a larger expected_batch_size, and microbatch_size to bound memory"
+            )
         self.run = run
         self._grad_fn = run.clipped_grad(loss_fn, has_aux=has_aux)
         self._optimizer = in_float32(optimizer)
@@ -98,10 +117,39 @@ class PrivateStep:
         """
         check_params(params)
         params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
-        keys = RunKeys.split_from(key)
+        return self._start(params, self._optimizer.init(params), RunKeys.split_from(key), Ledger())
+
+    def continue_from(self, state: TrainState) -> TrainState:
+        """Go on under this run from where another one stopped: with other noise, say, or another batch size.
+
+        What the other run spent goes into `state.ledger`; this one's steps and noise begin anew, with keys derived from its keys.
+
+        Args:
+            state: of a step with the same optimizer; its arrays are used, so it is gone after the next step.
+
+        Returns:
+            A `TrainState` before this run's first step.
+
+        Raises:
+            UsageError: for a state without a run, another adjacency, or another optimizer's state.
+        """
+        if state.run is None:
+            raise UsageError("continue_from: the state is of no run; begin with step.init(params, key)")
+        like = jax.eval_shape(self._optimizer.init, state.params)
+        if jax.tree.structure(like) != jax.tree.structure(state.opt_state):
+            raise UsageError("continue_from: the state is of another optimizer: make the step with the same one")
+        fresh = jax.tree.map(lambda key: jax.random.fold_in(key, _NEXT_RUN), state.keys)
+        return self._start(state.params, state.opt_state, fresh, state.ledger)
+
+    def _start(self, params: Any, opt_state: Any, keys: RunKeys, spent_before: Ledger) -> TrainState:
+        if spent_before.entries and spent_before.adjacency != self.run.adjacency:
+            raise UsageError(
+                f"what was spent before holds under {spent_before.adjacency}, this run under {self.run.adjacency}: "
+                "describe both under one relation"
+            )
         rule = self._grad_fn.rule
         rule_state = rule.init(self.run.clip_norm, keys.noise) if isinstance(rule, Quantile) else None
-        return TrainState(params, self._optimizer.init(params), keys, 0, rule_state)
+        return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before)
 
     def __call__(self, state: TrainState, data: Any, *shared: Any) -> tuple[TrainState, StepMetrics]:
         """One step.
@@ -123,6 +171,11 @@ class PrivateStep:
 
     def many(self, state: TrainState, data: Any, *shared: Any, num_steps: int) -> tuple[TrainState, StepMetrics]:
         """`num_steps` steps in one compiled program; the metrics are stacked [num_steps]. Else as a call."""
+        if state.run != self.run:
+            raise UsageError(
+                f"the state is of another run than this step's: {_difference(state.run, self.run)}. Its epsilon would be false; "
+                "step.continue_from(state) goes on under the new run and keeps a ledger of both"
+            )
         if state.step + num_steps > self.run.steps:
             raise UsageError(
                 f"step {state.step} + {num_steps} exceeds the run's steps={self.run.steps}: further steps would cost more "
@@ -137,7 +190,8 @@ class PrivateStep:
         carry = (state.params, state.opt_state, state.rule_state)
         carry, metrics = self._compiled(carry, state.keys, jnp.int32(state.step), data, shared, num_steps=num_steps)
         params, opt_state, rule_state = carry
-        return TrainState(params, opt_state, state.keys, state.step + num_steps, rule_state), metrics
+        made = state.step + num_steps
+        return state._replace(params=params, opt_state=opt_state, step=made, rule_state=rule_state), metrics
 
     def _scan(
         self, carry: tuple[Any, Any, Any], keys: RunKeys, first: Any, data: Any, shared: Any, *, num_steps: int
@@ -153,9 +207,12 @@ class PrivateStep:
     ) -> tuple[tuple[Any, Any, Any], StepMetrics]:
         params, opt_state, rule_state = carry
         clip_norm = self._grad_fn.clip_norm_now(rule_state)
-        draw = self.run.sampler(keys.sampling).draw(step)
+        sampler = self.run.sampler(keys.sampling)
         loss_key = jax.random.fold_in(keys.loss, step)
-        sums, excess, metrics = self._clipped_sum(params, data, shared, draw, loss_key, clip_norm)
+        # Microbatches that fill a draw of the usual size: few draws need a further, mostly empty one.
+        sums, excess, metrics = self._clipped_sum(
+            params, data, shared, sampler.draw(step), sampler.usual_size, loss_key, clip_norm
+        )
         if isinstance(self._grad_fn.rule, Quantile):
             rule_state = self._grad_fn.rule.update_by_count(rule_state, excess)
         noise = self.run.privatize(keys.noise)
@@ -164,11 +221,9 @@ class PrivateStep:
         return (optax.apply_updates(params, updates), opt_state, rule_state), metrics
 
     def _clipped_sum(
-        self, params: Any, data: Any, shared: Any, draw: Any, loss_key: Any, clip_norm: Any
+        self, params: Any, data: Any, shared: Any, draw: Draw, usual: float, loss_key: Any, clip_norm: Any
     ) -> tuple[Any, Any, StepMetrics]:
         """A draw's sum of clipped gradients, a quantile rule's count of it, and the means of what its losses returned."""
-        # With two standard deviations of the draw's size to spare, few draws need a further, mostly empty microbatch.
-        usual = self.run.expected_batch_size + 2 * math.sqrt(self.run.expected_batch_size)
         rng, keys = (loss_key, example_keys(loss_key, 1)) if self._takes_rng else (None, None)
         check_loss(self._grad_fn.loss_fn, self._grad_fn.has_aux, params, data, shared, rng)
         loss = self._grad_fn.traced(params, data, shared, keys)
@@ -195,3 +250,10 @@ class PrivateStep:
         )
         mean_loss, clipped, aux = jax.tree.map(lambda total: total / draw.size.astype(jnp.float32), totals)
         return grads, excess, StepMetrics(draw.size, mean_loss, clipped, aux)
+
+
+def _difference(theirs: "DPSGD | None", ours: "DPSGD") -> str:
+    if theirs is None:
+        return "it has none; begin with step.init(params, key)"
+    names = [field.name for field in fields(ours) if getattr(theirs, field.name) != getattr(ours, field.name)]
+    return "; ".join(f"{name}: {getattr(theirs, name)}, {getattr(ours, name)}" for name in names)

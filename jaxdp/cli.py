@@ -1,4 +1,4 @@
-"""The command line: `jaxdp train`, `jaxdp predict`, `jaxdp epsilon`, `jaxdp noise`.
+"""The command line: `jaxdp train`, `predict`, `compare`, and the accountant's `epsilon`, `noise`, `steps`, `batch-size`.
 
 What a user got wrong is told in one line and ends with exit code 2; anything else is a bug and shows its traceback.
 """
@@ -8,19 +8,18 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import tyro
 from rich.console import Console
-from rich.table import Table
 
-from . import accounting
 from ._errors import UsageError
-from ._run import DPSGD
+from ._questions import BatchSizeOptions, EpsilonOptions, NoiseOptions, Question, StepsOptions, answer
 from .train import TrainOptions, load_run, train
+from .train._compare import comparison_table, finished_runs
 from .train._folder import RunFolder
-from .train._recipe import steps_per_epoch
+from .train._plots import plot_comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,45 +36,13 @@ class PredictOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpsilonOptions:
-    """The privacy of a DP-SGD run: epsilon by RDP, by PLD and by the tutorials' classic conversion."""
+class CompareOptions:
+    """Accuracy against epsilon of finished runs: a table, and a plot."""
 
-    noise_multiplier: Annotated[float, tyro.conf.arg(aliases=["--noise-mult"])]
-    """standard deviation of the noise in units of the clip norm"""
-    examples: int = 60_000
-    """number of training examples"""
-    batch_size: int = 256
-    """expected number of examples a step (Poisson sampling)"""
-    epochs: int = 15
-    """passes over the data, of round(examples / batch size) steps each"""
-    steps: int | None = None
-    """number of steps, instead of epochs"""
-    delta: float = 1e-5
-    """the delta of (epsilon, delta), below 1 / examples"""
-    clip_norm: float = 1.0
-    """L2 norm to which each example's gradient is clipped; named in the statement, without influence on epsilon"""
-    json: bool = False
-    """print JSON"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoiseOptions:
-    """The noise multiplier that a privacy budget asks for, by RDP, by PLD and by the tutorials' classic conversion."""
-
-    epsilon: float
-    """the budget"""
-    examples: int = 60_000
-    """number of training examples"""
-    batch_size: int = 250
-    """expected number of examples a step (Poisson sampling)"""
-    epochs: int = 15
-    """passes over the data, of round(examples / batch size) steps each"""
-    steps: int | None = None
-    """number of steps, instead of epochs"""
-    delta: float = 1e-5
-    """the delta of (epsilon, delta), below 1 / examples"""
-    clip_norm: float = 1.0
-    """L2 norm to which each example's gradient is clipped; named in the statement, without influence on epsilon"""
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """folders of runs, or folders that hold several"""
+    output: Path = Path("compare.png")
+    """where to draw accuracy against epsilon"""
     json: bool = False
     """print JSON"""
 
@@ -89,10 +56,10 @@ def main(arguments: list[str] | None = None) -> None:
             train(options)
         elif isinstance(options, PredictOptions):
             predict(options)
-        elif isinstance(options, EpsilonOptions):
-            show_epsilon(options)
+        elif isinstance(options, CompareOptions):
+            compare(options)
         else:
-            show_noise(options)
+            answer(options)
     except UsageError as error:
         print(f"jaxdp: error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -103,7 +70,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _parse(given: list[str]) -> TrainOptions | PredictOptions | EpsilonOptions | NoiseOptions:
+def _parse(given: list[str]) -> TrainOptions | PredictOptions | CompareOptions | Question:
     given = _with_resumed_folder(given)
     resumed = _resumed_options(given)
     train_type = Annotated[
@@ -113,8 +80,11 @@ def _parse(given: list[str]) -> TrainOptions | PredictOptions | EpsilonOptions |
     commands = (
         train_type
         | Annotated[PredictOptions, tyro.conf.subcommand("predict")]
+        | Annotated[CompareOptions, tyro.conf.subcommand("compare")]
         | Annotated[EpsilonOptions, tyro.conf.subcommand("epsilon")]
         | Annotated[NoiseOptions, tyro.conf.subcommand("noise")]
+        | Annotated[StepsOptions, tyro.conf.subcommand("steps")]
+        | Annotated[BatchSizeOptions, tyro.conf.subcommand("batch-size")]
     )
     return tyro.cli(
         commands,  # pyright: ignore[reportArgumentType]  # a union of annotated types, which tyro reads
@@ -184,73 +154,16 @@ def predict(options: PredictOptions) -> None:
         file.close()
 
 
-def show_epsilon(options: EpsilonOptions) -> None:
-    """Print what a run costs."""
-    run = _run(options, options.noise_multiplier)
-    spent = [run.spent(delta=options.delta, accountant=name) for name in accounting.ACCOUNTANTS]
-    _print(options, run, "epsilon", {each.accountant: (each.epsilon, each.order) for each in spent})
-
-
-def show_noise(options: NoiseOptions) -> None:
-    """Print the noise that a budget asks for."""
-    probe = _run(options, 1.0)
-    found: dict[str, tuple[float, float | None]] = {}
-    for name in accounting.ACCOUNTANTS:
-        sigma = accounting.noise_multiplier(
-            epsilon=options.epsilon,
-            delta=options.delta,
-            sample_rate=probe.sampling_rate,
-            steps=probe.steps,
-            accountant=name,
-        )
-        order = _run(options, sigma).spent(delta=options.delta, accountant=name).order
-        found[name] = (sigma, order)
-    _print(options, _run(options, found["rdp"][0]), "noise_multiplier", found)
-
-
-def _run(options: EpsilonOptions | NoiseOptions, noise_multiplier: float) -> DPSGD:
-    """The run that the options describe."""
-    from . import _checks
-
-    examples = _checks.count("--examples", options.examples, "give the number of training examples")
-    batch_size = _checks.count("--batch-size", options.batch_size, "give the expected number of examples a step")
-    epochs = _checks.count("--epochs", options.epochs, "give the number of passes over the data")
-    steps = options.steps if options.steps is not None else epochs * steps_per_epoch(examples, batch_size)
-    return DPSGD(
-        num_examples=examples,
-        expected_batch_size=batch_size,
-        steps=_checks.count("--steps", steps, "give the number of steps"),
-        clip_norm=options.clip_norm,
-        noise_multiplier=noise_multiplier,
-    )
-
-
-def _print(
-    options: EpsilonOptions | NoiseOptions, run: DPSGD, quantity: str, found: dict[str, tuple[float, float | None]]
-) -> None:
-    statement = run.statement(delta=options.delta)
+def compare(options: CompareOptions) -> None:
+    """Show finished runs beside each other."""
+    runs = finished_runs(options.folders)
+    plot_comparison(runs, options.output)
     if options.json:
-        described: dict[str, Any] = {
-            quantity: {name: value for name, (value, _) in found.items()},
-            "order": {name: order for name, (_, order) in found.items()},
-            "delta": options.delta,
-            "steps": run.steps,
-            "sampling_rate": run.sampling_rate,
-            "event": accounting.event_to_dict(run.event),
-            "statement": statement,
-        }
-        print(json.dumps(described, indent=2))
+        print(json.dumps(runs, indent=2))
         return
     console = Console()
-    table = Table(title=f"{run.steps:,} steps, sampling rate {run.sampling_rate:.6g}, δ = {options.delta:g}")
-    for heading in ("accountant", quantity.replace("_", " "), "optimal order"):
-        table.add_column(heading)
-    names = {"rdp": "RDP (dp-accounting)", "pld": "PLD (dp-accounting, tighter)", "classic": "RDP, classic conversion"}
-    for name, (value, order) in found.items():
-        table.add_row(names[name], f"{value:.5f}", "" if order is None else f"{order:g}")
-    console.print(table)
-    console.print("For a run that is executed exactly so:\n")
-    console.print(statement, highlight=False, soft_wrap=True)
+    console.print(comparison_table(runs))
+    console.print(f"accuracy against ε: {options.output}", highlight=False)
 
 
 if __name__ == "__main__":

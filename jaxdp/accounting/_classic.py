@@ -14,6 +14,8 @@ class ClassicRdpAccountant(RdpAccountant):
 
     def get_epsilon_and_optimal_order(self, target_delta: float) -> tuple[float, float]:
         """The smallest ε over the orders α, and that order."""
+        if not self.rdp.any():
+            return 0.0, float(self.orders[-1])
         epsilons = self.rdp + math.log(1 / target_delta) / (self.orders - 1)
         best = int(np.argmin(epsilons))
         return float(epsilons[best]), float(self.orders[best])

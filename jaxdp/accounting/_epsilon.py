@@ -1,13 +1,17 @@
 """Epsilon of an event, by the accountants of dp-accounting.
 
 - "rdp": Rényi differential privacy, converted to (ε, δ) as dp-accounting does today (Canonne, Kamath and Steinke,
-  arXiv 2004.00010, proposition 12). The default: it composes everything that jaxdp describes.
+  arXiv 2004.00010, proposition 12). The default: it composes most of what jaxdp describes.
 - "pld": privacy loss distributions (Koskela, Jälkö and Honkela, arXiv 1906.03049). Tighter, slower.
 - "classic": the Rényi curve with the older conversion (Mironov, arXiv 1702.07476, proposition 3), to reproduce the
   figures of tutorials. True as well, but needlessly large.
+
+Not every event has every accountant: truncated Poisson sampling has PLD alone, and so has Poisson sampling under
+replace-one; Poisson sampling around a composition and a search over hyper-parameters have RDP alone.
 """
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +19,14 @@ from typing import TYPE_CHECKING
 
 from .. import _checks
 from .._errors import UsageError
-from ._events import poisson_event
+from ._adjacency import for_rdp_under_replace_one, relation
+from ._events import poisson_event, with_float_noise
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, PrivacyAccountant
 
 ACCOUNTANTS = ("rdp", "pld", "classic")
+PLD_INTERVAL = 1e-4  # dp-accounting's own
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,16 @@ class Spent:
     order: float | None
 
 
-def epsilon(*, noise_multiplier: float, sample_rate: float, steps: int, delta: float, accountant: str = "rdp") -> float:
-    """Epsilon of DP-SGD with Poisson sampling, under add-or-remove-one.
+def epsilon(
+    *,
+    noise_multiplier: float,
+    sample_rate: float,
+    steps: int,
+    delta: float,
+    accountant: str = "rdp",
+    adjacency: str = "add_or_remove_one",
+) -> float:
+    """Epsilon of DP-SGD with Poisson sampling.
 
     Args:
         noise_multiplier: σ, standard deviation of the noise over the clip norm; above zero.
@@ -42,61 +56,104 @@ def epsilon(*, noise_multiplier: float, sample_rate: float, steps: int, delta: f
         steps: number of training steps.
         delta: the δ of (ε, δ), in (0, 1).
         accountant: "rdp", "pld" or "classic".
+        adjacency: "add_or_remove_one", "replace_special" or "replace_one".
 
     Returns:
         ε, without a unit (natural logarithm of a likelihood ratio).
 
     Raises:
-        UsageError: for values out of range.
+        UsageError: for values out of range, and for replace-one by another accountant than "pld".
 
     Example:
         >>> print(f"{epsilon(noise_multiplier=1.3, sample_rate=250 / 60_000, steps=3600, delta=1e-5):.5f}")
         0.94220
     """
     event = poisson_event(noise_multiplier=noise_multiplier, sample_rate=sample_rate, steps=steps)
-    return event_epsilon(event, delta=delta, accountant=accountant).epsilon
+    return event_epsilon(event, delta=delta, accountant=accountant, adjacency=adjacency).epsilon
 
 
-def event_epsilon(event: "DpEvent", *, delta: float, accountant: str = "rdp") -> Spent:
-    """What any dp-accounting event costs at `delta`, under add-or-remove-one.
+def event_epsilon(
+    event: "DpEvent", *, delta: float, accountant: str = "rdp", adjacency: str = "add_or_remove_one"
+) -> Spent:
+    """What any dp-accounting event costs at `delta`.
 
     Args:
-        event: the event, as `run.event` or `Ledger.event`.
+        event: the event, as `run.event` or `ledger.event`.
         delta: the δ of (ε, δ), in (0, 1).
         accountant: "rdp", "pld" or "classic".
+        adjacency: "add_or_remove_one", "replace_special" or "replace_one".
 
     Returns:
         A `Spent`.
 
     Raises:
-        UsageError: for a delta out of range, an unknown accountant, or an event that this accountant can't compose.
+        UsageError: for a delta out of range, an unknown name, or an event that this accountant can't compose, with the
+            names of those that can.
     """
+    return epsilon_at_interval(event, delta, accountant, adjacency, PLD_INTERVAL)
+
+
+def epsilon_at_interval(event: "DpEvent", delta: float, accountant: str, adjacency: str, interval: float) -> Spent:
+    """As `event_epsilon`, with privacy losses in steps of `interval`."""
     _checks.delta(delta)
+    composed = composed_by(accountant, event, adjacency, interval)
+    if composed is None:
+        able = accountants_of(event, adjacency)
+        fix = f"give accountant={' or '.join(map(repr, able))}" if able else "no accountant of dp-accounting can"
+        raise UsageError(
+            f"the accountant {accountant!r} can't account {_short(event)} under adjacency={adjacency!r}: {fix}"
+        )
+    return spent_by(composed, accountant, delta)
+
+
+def accountants_of(event: "DpEvent", adjacency: str = "add_or_remove_one") -> tuple[str, ...]:
+    """The names of the accountants that can account `event`, of "rdp", "pld" and "classic"."""
+    return tuple(name for name in ACCOUNTANTS if prepared_for(name, event, adjacency) is not None)
+
+
+def composed_by(
+    accountant: str, event: "DpEvent", adjacency: str, interval: float = PLD_INTERVAL
+) -> "PrivacyAccountant | None":
+    """An accountant that has composed `event`; None where it can't."""
+    prepared = prepared_for(accountant, event, adjacency, interval)
+    if prepared is None:
+        return None
+    composed, understood = prepared
     with quiet_about_skipped_orders():
-        composed = fresh_accountant(accountant)
-        if not composed.supports(event):
-            raise UsageError(f"the accountant {accountant!r} can't account {event}: try another of {ACCOUNTANTS}")
-        composed.compose(event)
-        if accountant == "pld":
-            return Spent(float(composed.get_epsilon(delta)), delta, accountant, None)
-        value, order = composed.get_epsilon_and_optimal_order(delta)  # pyright: ignore[reportAttributeAccessIssue]
-        return Spent(float(value), delta, accountant, float(order))
+        return composed.compose(understood)
 
 
-def fresh_accountant(accountant: str) -> "PrivacyAccountant":
-    """A new accountant of that name, for add-or-remove-one."""
+def spent_by(composed: "PrivacyAccountant", accountant: str, delta: float) -> Spent:
+    """What an accountant has composed, at `delta`."""
+    if accountant == "pld":
+        return Spent(float(composed.get_epsilon(delta)), delta, accountant, None)
+    value, order = composed.get_epsilon_and_optimal_order(delta)  # pyright: ignore[reportAttributeAccessIssue]
+    return Spent(float(value), delta, accountant, float(order))
+
+
+def fresh_accountant(accountant: str, adjacency: str, interval: float = PLD_INTERVAL) -> "PrivacyAccountant":
+    """A new accountant of that name.
+
+    Privacy losses are rounded up to multiples of `interval`: a larger one is faster, and never below the truth.
+    """
     _checks.one_of("accountant", accountant, ACCOUNTANTS)
+    neighbours = relation(adjacency)
     if accountant == "pld":
         from dp_accounting.pld import PLDAccountant
 
-        return PLDAccountant()
+        return PLDAccountant(neighbours, interval)
     if accountant == "classic":
         from ._classic import ClassicRdpAccountant
 
-        return ClassicRdpAccountant()
+        return ClassicRdpAccountant(neighboring_relation=neighbours)
     from dp_accounting.rdp import RdpAccountant
 
-    return RdpAccountant()
+    return RdpAccountant(neighboring_relation=neighbours)
+
+
+def rounded_up(epsilon: float) -> str:
+    """Four decimals, never below the true value."""
+    return f"{math.ceil(epsilon * 1e4) / 1e4:.4f}" if math.isfinite(epsilon) else "infinite"
 
 
 @contextmanager
@@ -109,3 +166,23 @@ def quiet_about_skipped_orders() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+
+
+def prepared_for(
+    accountant: str, event: "DpEvent", adjacency: str, interval: float = PLD_INTERVAL
+) -> "tuple[PrivacyAccountant, DpEvent] | None":
+    """A fresh accountant and the event as it must be told it; None where it can't account it."""
+    fresh = fresh_accountant(accountant, adjacency, interval)
+    understood = with_float_noise(event)
+    if adjacency == "replace_one" and accountant != "pld":
+        try:
+            understood = for_rdp_under_replace_one(understood)
+        except UsageError:
+            return None
+    return (fresh, understood) if fresh.supports(understood) else None
+
+
+def _short(event: "DpEvent") -> str:
+    """The event without dp-accounting's module names, cut to a line."""
+    text = repr(event)
+    return text if len(text) <= 200 else text[:200] + "…"

@@ -4,6 +4,8 @@ Numbers reach dp-accounting as plain `float` and `int`: inside a Poisson-sampled
 makes dp-accounting 0.6.0 drop the composition around it, and report 2.10 where 5.26 is true.
 """
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import _checks
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def poisson_event(*, noise_multiplier: _checks.Real, sample_rate: _checks.Real, steps: _checks.Count) -> "DpEvent":
-    """`steps` Gaussian mechanisms, each on a Poisson sample: DP-SGD's event, under add-or-remove-one.
+    """`steps` Gaussian mechanisms, each on a Poisson sample: DP-SGD's event.
 
     Args:
         noise_multiplier: σ, standard deviation of the noise over the sensitivity; above zero.
@@ -32,18 +34,115 @@ def poisson_event(*, noise_multiplier: _checks.Real, sample_rate: _checks.Real, 
     """
     import dp_accounting as dp
 
-    sigma = _checks.non_negative("noise_multiplier", noise_multiplier, "give the noise in units of the clip norm")
-    if sigma == 0:
-        raise UsageError("noise_multiplier=0 adds no noise, so epsilon is infinite: give noise above 0, such as 1.1")
-    rate = _checks.positive("sample_rate", sample_rate, "give expected batch size over number of examples")
-    if rate > 1:
-        raise UsageError(f"sample_rate={sample_rate} is above 1: a batch can't be expected to exceed the data")
-    number = int(_checks.non_negative("steps", steps, "give the number of training steps"))
-    if number != steps:
-        raise UsageError(f"steps={steps} must be a whole number")
-    if number == 0:
-        return dp.NoOpDpEvent()
-    return dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(sigma)), number)
+    return repeated(dp.PoissonSampledDpEvent(_rate(sample_rate), dp.GaussianDpEvent(_sigma(noise_multiplier))), steps)
+
+
+def truncated_poisson_event(
+    *,
+    noise_multiplier: _checks.Real,
+    sample_rate: _checks.Real,
+    num_examples: _checks.Count,
+    truncated_batch_size: _checks.Count,
+    steps: _checks.Count,
+) -> "DpEvent":
+    """`steps` Gaussian mechanisms, each on at most `truncated_batch_size` examples, chosen at random, of a Poisson sample.
+
+    Args:
+        noise_multiplier: σ, standard deviation of the noise over the sensitivity; above zero.
+        sample_rate: the probability with which each example enters each sample before truncation, in (0, 1].
+        num_examples: the size of the data; of two neighbouring data sets, that of the larger.
+        truncated_batch_size: the most examples that are used.
+        steps: how many batches; 0 gives the event that costs nothing.
+
+    Returns:
+        `SelfComposedDpEvent(TruncatedSubsampledGaussianDpEvent(...), steps)`, which the PLD accountant composes.
+
+    Raises:
+        UsageError: for values out of range.
+
+    References:
+        arXiv 2508.15089.
+    """
+    import dp_accounting as dp
+
+    return repeated(
+        dp.TruncatedSubsampledGaussianDpEvent(
+            dataset_size=_checks.count("num_examples", num_examples, "give the number of examples"),
+            sampling_probability=_rate(sample_rate),
+            truncated_batch_size=_checks.count(
+                "truncated_batch_size", truncated_batch_size, "give the most that are used"
+            ),
+            noise_multiplier=_sigma(noise_multiplier),
+        ),
+        steps,
+    )
+
+
+def gaussian_event(*, noise_multiplier: _checks.Real, times: _checks.Count = 1) -> "DpEvent":
+    """`times` Gaussian mechanisms on all of the data, or on disjoint parts of it: a private statistic, a shuffled epoch.
+
+    Args:
+        noise_multiplier: σ, standard deviation of the noise over the sensitivity to adding or removing one; above zero.
+        times: how often; 0 gives the event that costs nothing.
+
+    Returns:
+        `SelfComposedDpEvent(GaussianDpEvent(noise_multiplier), times)`.
+
+    Raises:
+        UsageError: for values out of range.
+    """
+    import dp_accounting as dp
+
+    return repeated(dp.GaussianDpEvent(_sigma(noise_multiplier)), times)
+
+
+def repeated(event: "DpEvent", times: _checks.Count) -> "DpEvent":
+    """`event`, `times` times over."""
+    import dp_accounting as dp
+
+    number = int(_checks.non_negative("steps", times, "give the number of training steps"))
+    if number != times:
+        raise UsageError(f"steps={times} must be a whole number")
+    return dp.SelfComposedDpEvent(event, number) if number else dp.NoOpDpEvent()
+
+
+def rebuilt(event: "DpEvent", change: Callable[["DpEvent"], "DpEvent"]) -> "DpEvent":
+    """The event with each event in it, innermost first, replaced by what `change` makes of it."""
+    from dp_accounting import DpEvent
+
+    def part(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [part(item) for item in value]
+        return rebuilt(value, change) if isinstance(value, DpEvent) else value
+
+    kind = type(event)
+    return change(kind(**{name: part(getattr(event, name)) for name in _fields(kind)}))
+
+
+def with_float_noise(event: Any) -> "DpEvent":
+    """The event with every amount of noise as a plain `float`, whatever numeric type it came in.
+
+    Raises:
+        UsageError: for what is not an event of dp-accounting.
+    """
+    from dp_accounting import DpEvent
+
+    if not isinstance(event, DpEvent):
+        raise UsageError(
+            f"event={event!r} is not an event of dp-accounting: give run.event, or dp_accounting.GaussianDpEvent(sigma)"
+        )
+
+    def change(part: DpEvent) -> DpEvent:
+        kind = type(part)
+        fields = {name: getattr(part, name) for name in _fields(kind)}
+        noise = {
+            name: _checks.real(name, value, "give noise as a float")
+            for name, value in fields.items()
+            if "noise" in name
+        }
+        return kind(**{**fields, **noise})
+
+    return rebuilt(event, change)
 
 
 def event_to_dict(event: "DpEvent") -> dict[str, Any]:
@@ -58,7 +157,7 @@ def event_to_dict(event: "DpEvent") -> dict[str, Any]:
             }
         if isinstance(value, list | tuple):
             return [plain(item) for item in value]
-        return value
+        return "inf" if isinstance(value, float) and math.isinf(value) else value
 
     return plain(event)
 
@@ -75,7 +174,7 @@ def event_from_dict(description: dict[str, Any]) -> "DpEvent":
         if isinstance(value, list):
             return [build(item) for item in value]
         if not isinstance(value, dict):
-            return value
+            return math.inf if value == "inf" else value
         kind = getattr(dp_event, str(value.get("type")), None)
         if not (isinstance(kind, type) and issubclass(kind, dp_event.DpEvent)):
             raise UsageError(
@@ -86,6 +185,20 @@ def event_from_dict(description: dict[str, Any]) -> "DpEvent":
         return kind(**{name: build(value[name]) for name in _fields(kind)})
 
     return build(description)
+
+
+def _sigma(value: Any) -> float:
+    sigma = _checks.non_negative("noise_multiplier", value, "give the noise in units of the clip norm")
+    if sigma == 0:
+        raise UsageError("noise_multiplier=0 adds no noise, so epsilon is infinite: give noise above 0, such as 1.1")
+    return sigma
+
+
+def _rate(value: Any) -> float:
+    rate = _checks.positive("sample_rate", value, "give expected batch size over number of examples")
+    if rate > 1:
+        raise UsageError(f"sample_rate={value} is above 1: a batch can't be expected to exceed the data")
+    return rate
 
 
 def _fields(kind: type) -> list[str]:

@@ -1,14 +1,22 @@
 """The ledger: everything that touched the data, composed into one total."""
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import jax
+import numpy as np
+
+from .. import _checks
 from .._errors import UsageError
-from ._epsilon import Spent, event_epsilon
-from ._events import event_from_dict, event_to_dict
+from ._adjacency import ADJACENCIES
+from ._epsilon import ACCOUNTANTS, Spent, accountants_of, composed_by, event_epsilon, rounded_up, spent_by
+from ._events import event_from_dict, event_to_dict, with_float_noise
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+_SHARES = np.linspace(0.02, 0.98, 49)  # of delta, that one family of mechanisms may get where two are added up
 
 
 @dataclass(frozen=True)
@@ -20,21 +28,68 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True)
+class Total:
+    """What a ledger costs in all: (ε, δ), and the parts that add up to it, one for each accountant that was needed."""
+
+    epsilon: float
+    delta: float
+    parts: tuple[tuple[Spent, tuple[str, ...]], ...]
+
+    def in_words(self) -> str:
+        """How the total came about."""
+        named = [
+            f"({rounded_up(spent.epsilon)}, {spent.delta:.3g}) by {spent.accountant.upper()} for {'; '.join(labels)}"
+            for spent, labels in self.parts
+        ]
+        if len(named) < 2:
+            return "one accountant composes all of it: " + "".join(named)
+        return "no accountant of dp-accounting composes all of it, so epsilons and deltas are added: " + ", and ".join(
+            named
+        )
+
+
+@dataclass(frozen=True)
 class Ledger:
     """What has been spent so far, and by what. Immutable: `ledger.add(event, label)` is a new ledger.
 
+    Adaptive clipping is not an entry of its own: its count and its sum are one Gaussian mechanism, with the noise
+    multiplier that `jaxdp.DPSGD` accounts.
+
+    Args:
+        entries: the expenses.
+        adjacency: the relation under which all of them hold.
+
     Example:
-        >>> from jaxdp.accounting import Ledger, poisson_event
+        >>> from jaxdp.accounting import Ledger, gaussian_event, poisson_event
         >>> ledger = Ledger().add(poisson_event(noise_multiplier=1.1, sample_rate=0.01, steps=100), "100 steps of DP-SGD")
         >>> print(f"{ledger.epsilon(delta=1e-5).epsilon:.3f}")
         0.956
+        >>> ledger = ledger.add(gaussian_event(noise_multiplier=20.0), "the mean image")
+        >>> print(f"{ledger.total(delta=1e-5).epsilon:.3f}")  # by the tighter accountant
+        0.572
     """
 
     entries: tuple[LedgerEntry, ...] = ()
+    adjacency: str = "add_or_remove_one"
+
+    def __post_init__(self) -> None:
+        _checks.one_of("adjacency", self.adjacency, ADJACENCIES)
 
     def add(self, event: "DpEvent", label: str) -> "Ledger":
-        """A ledger with one more entry."""
-        return Ledger((*self.entries, LedgerEntry(label, event)))
+        """A ledger with one more entry; raises `UsageError` for what is not a dp-accounting event."""
+        return Ledger((*self.entries, LedgerEntry(label, with_float_noise(event))), self.adjacency)
+
+    def extend(self, other: "Ledger") -> "Ledger":
+        """A ledger with the entries of both; raises `UsageError` where they hold under different relations."""
+        if not other.entries:
+            return self
+        if not self.entries:
+            return other
+        if other.adjacency != self.adjacency:
+            raise UsageError(
+                f"a ledger under {self.adjacency} can't take entries under {other.adjacency}: account both under one relation"
+            )
+        return Ledger((*self.entries, *other.entries), self.adjacency)
 
     @property
     def event(self) -> "DpEvent":
@@ -47,20 +102,81 @@ class Ledger:
         return events[0] if len(events) == 1 else ComposedDpEvent(events)
 
     def epsilon(self, *, delta: float, accountant: str = "rdp") -> Spent:
-        """What all entries cost together: (ε, δ), as `jaxdp.accounting.event_epsilon` gives."""
-        return event_epsilon(self.event, delta=delta, accountant=accountant)
+        """What all entries cost together by one accountant, as `jaxdp.accounting.event_epsilon` gives."""
+        return event_epsilon(self.event, delta=delta, accountant=accountant, adjacency=self.adjacency)
+
+    def total(self, *, delta: float, accountant: str | None = None) -> Total:
+        """What all entries cost together, whether or not one accountant can compose them all.
+
+        Where none can, entries with RDP alone and entries with PLD alone are composed apart and their (ε, δ) added; those that
+        have both go where the total is smaller; δ is divided between the two so that the total is smallest.
+
+        Args:
+            delta: the δ of the total, in (0, 1).
+            accountant: the one to use where it can compose all; by default the tighter one.
+
+        Returns:
+            A `Total`, which says which accountant was used for what.
+
+        Raises:
+            UsageError: for a delta out of range, or an entry that no accountant can account.
+        """
+        _checks.delta(delta)
+        names = ACCOUNTANTS if accountant is None else (_checks.one_of("accountant", accountant, ACCOUNTANTS),)
+        able = [name for name in names if name in accountants_of(self.event, self.adjacency)]
+        if able:
+            spent = min((self.epsilon(delta=delta, accountant=name) for name in able), key=lambda each: each.epsilon)
+            return Total(spent.epsilon, delta, ((spent, tuple(entry.label for entry in self.entries)),))
+        by_entry = [accountants_of(entry.event, self.adjacency) for entry in self.entries]
+        for entry, able_one in zip(self.entries, by_entry, strict=True):
+            if not able_one:
+                raise UsageError(
+                    f"no accountant of dp-accounting can account the ledger's {entry.label!r} under {self.adjacency}"
+                )
+        splits = [
+            self._added(delta, [prefer if prefer in able else able[0] for able in by_entry])
+            for prefer in ("rdp", "pld")
+        ]
+        return min(splits, key=lambda total: total.epsilon)
+
+    def _added(self, delta: float, accountant_of: list[str]) -> Total:
+        """The total where each entry is left to the accountant named for it, and there are two of them."""
+        parts = []
+        for name in ("rdp", "pld"):
+            entries = [entry for entry, its in zip(self.entries, accountant_of, strict=True) if its == name]
+            ledger = Ledger(tuple(entries), self.adjacency)
+            parts.append(
+                (name, tuple(entry.label for entry in entries), composed_by(name, ledger.event, self.adjacency))
+            )
+        candidates = []
+        for share in _SHARES:
+            spent = [
+                spent_by(composed, name, part * delta)
+                for (name, _, composed), part in zip(parts, (share, 1 - share), strict=True)
+            ]
+            candidates.append((sum(each.epsilon for each in spent), spent))
+        epsilon, spent = min(candidates, key=lambda each: each[0])
+        return Total(epsilon, delta, tuple((each, labels) for each, (_, labels, _) in zip(spent, parts, strict=True)))
 
     def to_dict(self) -> dict[str, Any]:
         """The ledger as plain dicts and lists, for JSON."""
-        return {"entries": [{"label": entry.label, "event": event_to_dict(entry.event)} for entry in self.entries]}
+        entries = [{"label": entry.label, "event": event_to_dict(entry.event)} for entry in self.entries]
+        return {"adjacency": self.adjacency, "entries": entries}
 
     @classmethod
     def from_dict(cls, description: dict[str, Any]) -> "Ledger":
         """The inverse of `to_dict`; raises `UsageError` where `description` is not a ledger."""
         try:
             entries = [(entry["label"], entry["event"]) for entry in description["entries"]]
+            adjacency = description["adjacency"]
         except (KeyError, TypeError) as error:
             raise UsageError(
-                f"not a ledger: expected entries with a label and an event, found {description!r}"
+                f"not a ledger: expected an adjacency, and entries with a label and an event; found {description!r}"
             ) from error
-        return cls(tuple(LedgerEntry(label, event_from_dict(event)) for label, event in entries))
+        return cls(tuple(LedgerEntry(label, event_from_dict(event)) for label, event in entries), adjacency)
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.to_dict()))
+
+
+jax.tree_util.register_static(Ledger)  # part of a training state, and no array

@@ -4,3 +4,4 @@ from ._dataset import Dataset as Dataset, fingerprint as fingerprint, hold_back 
 from ._load import load as load
 from ._mnist import load_mnist as load_mnist
 from ._tfds import load_tfds as load_tfds
+from ._users import group_by_user as group_by_user, loss_of_user as loss_of_user

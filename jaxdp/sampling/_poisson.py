@@ -8,12 +8,9 @@ Whether an example is drawn is decided by comparing 32 random bits with the larg
 or below the sampling rate: the accounted rate is never exceeded, and missed by less than 2^-32.
 """
 
-import collections
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,20 +18,7 @@ from jaxtyping import Array, Bool, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
-
-
-class Draw(NamedTuple):
-    """One Poisson draw: `indices[:size]` are the examples drawn, in ascending order; the rest is padding (zeros)."""
-
-    indices: Int32[Array, " num_examples"]
-    size: Int32[Array, ""]
-
-
-class PaddedBatch(NamedTuple):
-    """A draw cut to a batch: `mask` tells the drawn examples from the padding, whose index is 0."""
-
-    indices: Int32[Array, " capacity"]
-    mask: Bool[Array, " capacity"]
+from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,47 +54,49 @@ class PoissonSampler:
     def __post_init__(self) -> None:
         num_examples = _checks.count("num_examples", self.num_examples, "give the number of examples to draw from")
         _checks.count("steps", self.steps, "give the number of batches to draw")
-        rate = _checks.positive("sampling_rate", self.sampling_rate, "give the expected batch size over num_examples")
-        if not 2**-32 <= rate <= 1:
-            raise UsageError(f"sampling_rate={rate} must lie between 2^-32 and 1: a batch can't exceed the data")
+        rate = check_rate(self.sampling_rate)
         if self.capacity == 0:
             object.__setattr__(self, "capacity", _usual_capacity(num_examples, rate))
         _checks.count("capacity", self.capacity, "give the rows of a padded batch")
 
+    @property
+    def usual_size(self) -> float:
+        """Two standard deviations above the mean."""
+        return usual_size(self.num_examples, self.sampling_rate)
+
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
-        key = jax.random.fold_in(self.key, step)
-        positions = jnp.arange(self.num_examples, dtype=jnp.int32)
-        if self.sampling_rate == 1:
-            return Draw(positions, jnp.int32(self.num_examples))
-        threshold = jnp.uint32(math.floor(self.sampling_rate * 2**32))
-        drawn = jax.random.bits(key, (self.num_examples,), jnp.uint32) < threshold
-        rank = jnp.cumsum(drawn.astype(jnp.int32))
-        target = jnp.where(drawn, rank - 1, self.num_examples)
-        indices = jnp.zeros(self.num_examples, jnp.int32).at[target].set(positions, mode="drop")
-        return Draw(indices, rank[-1])
+        return drawn_first(included(jax.random.fold_in(self.key, step), self.num_examples, self.sampling_rate))
 
     def batch(self, step: int) -> PaddedBatch:
         """The draw of one step as a padded batch: `capacity` rows, or the next multiple that holds the whole draw."""
-        return self._cut(_jitted_draw(self, jnp.int32(step)))
+        return batch_of(self, step, self.capacity)
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[PaddedBatch]:
-        ahead = 2  # draws made before they are asked for, so that reading their count doesn't wait for a training step
-        draws = (_jitted_draw(self, jnp.int32(step)) for step in range(self.steps))
-        queue = collections.deque(itertools.islice(draws, ahead))
-        while queue:
-            queue.extend(itertools.islice(draws, 1))
-            yield self._cut(queue.popleft())
+        return batches_of(self, self.capacity)
 
-    def _cut(self, draw: Draw) -> PaddedBatch:
-        count = int(draw.size)
-        rows = self.capacity * max(1, math.ceil(count / self.capacity))
-        padding = max(0, rows - self.num_examples)
-        indices = jnp.pad(draw.indices, (0, padding))[:rows]
-        return PaddedBatch(indices, jnp.arange(rows, dtype=jnp.int32) < count)
+
+def included(key: Key[Array, ""], num_examples: int, rate: float) -> Bool[Array, " num_examples"]:
+    """Who is drawn: each with probability at most `rate`, independently."""
+    if rate == 1:
+        return jnp.ones(num_examples, jnp.bool_)
+    return jax.random.bits(key, (num_examples,), jnp.uint32) < jnp.uint32(math.floor(rate * 2**32))
+
+
+def check_rate(value: float) -> float:
+    """A sampling rate that 32 random bits can tell from 0, and that is at most 1."""
+    rate = _checks.positive("sampling_rate", value, "give the expected batch size over num_examples")
+    if not 2**-32 <= rate <= 1:
+        raise UsageError(f"sampling_rate={rate} must lie between 2^-32 and 1: a batch can't exceed the data")
+    return rate
+
+
+def usual_size(num_examples: int, rate: float) -> float:
+    """Two standard deviations above the mean: few draws are larger."""
+    return min(num_examples, num_examples * rate + 2 * math.sqrt(num_examples * rate))
 
 
 def _usual_capacity(num_examples: int, rate: float) -> int:
@@ -118,11 +104,6 @@ def _usual_capacity(num_examples: int, rate: float) -> int:
     return min(num_examples, math.ceil(mean + 8 * math.sqrt(mean * (1 - rate)) + 7))
 
 
-def _draw(sampler: PoissonSampler, step: Int32[Array, ""]) -> Draw:
-    return sampler.draw(step)
-
-
 jax.tree_util.register_dataclass(
     PoissonSampler, data_fields=["key"], meta_fields=["num_examples", "sampling_rate", "steps", "capacity"]
 )
-_jitted_draw = jax.jit(_draw)

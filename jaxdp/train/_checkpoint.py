@@ -22,11 +22,10 @@ from ..accounting import Ledger
 
 
 class Checkpoint(NamedTuple):
-    """What is saved: the state, the totals so far of the epoch under way, and what has been spent."""
+    """What is saved: the state, its ledger with it, and the totals so far of the epoch under way."""
 
     state: TrainState
     totals: dict[str, float]
-    ledger: Ledger
 
     @property
     def keys_are_erased(self) -> bool:
@@ -60,7 +59,7 @@ class CheckpointFolder:
         """Write a checkpoint; returns when it is on disk."""
         state = checkpoint.state
         arrays = _arrays(state)
-        metadata = {"totals": checkpoint.totals, "ledger": checkpoint.ledger.to_dict(), "digest": _digest(arrays)}
+        metadata = {"totals": checkpoint.totals, "ledger": state.ledger.to_dict(), "digest": _digest(arrays)}
         metadata["fingerprint"] = self._fingerprint
         with _orbax():
             self._checkpointer.save(state.step, arrays, custom_metadata=metadata, overwrite=True)
@@ -115,8 +114,13 @@ class CheckpointFolder:
         keys = _as_keys(like.keys._replace(**jax.tree.map(jnp.asarray, arrays["keys"])), like.keys)
         opt_leaves = [jnp.asarray(leaf) for _, leaf in sorted(arrays.get("opt_state", {}).items())]
         opt_state = jax.tree.unflatten(jax.tree.structure(like.opt_state), opt_leaves)
-        state = TrainState(jax.tree.map(jnp.asarray, arrays["params"]), opt_state, keys, step)
-        return Checkpoint(state, metadata["totals"], Ledger.from_dict(metadata["ledger"]))
+        params = jax.tree.map(jnp.asarray, arrays["params"])
+        state = like._replace(params=params, opt_state=opt_state, keys=keys, step=step)
+        if state.ledger != Ledger.from_dict(metadata["ledger"]):
+            raise UsageError(
+                f"checkpoint {self._folder / str(step)} has another ledger than this run after {step} steps: it is of another run"
+            )
+        return Checkpoint(state, metadata["totals"])
 
 
 def _arrays(state: TrainState) -> dict[str, Any]:

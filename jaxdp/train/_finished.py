@@ -85,7 +85,7 @@ def load_run(path: str | Path) -> FinishedRun:
     options, model_of = TrainOptions.from_dict(config["options"]), config["model"]
     shape = tuple(model_of["image_shape"])
     model = classifier(options.model, options.activation, model_of["num_classes"], shape)
-    like = _abstract_state(model, optimizer(options.optimizer, 1.0, options.momentum), options.dp)
+    like = _abstract_state(model, optimizer(options.optimizer, 1.0, options.momentum), config)
     with CheckpointFolder(folder.checkpoints) as checkpoints:
         checkpoint, _ = checkpoints.load(like)
     if checkpoint is None:
@@ -107,11 +107,16 @@ def load_run(path: str | Path) -> FinishedRun:
     )
 
 
-def _abstract_state(model: Any, optimize: Any, private: bool) -> Any:
-    """A state of the structure, shapes and dtypes that the run's checkpoints have."""
+def _abstract_state(model: Any, optimize: Any, config: dict[str, Any]) -> Any:
+    """A state of the structure, shapes, dtypes and accounting that the run's checkpoints have."""
+    from .._run import DPSGD
     from .._step import RunKeys, TrainState
+    from ..accounting import Ledger
     from ..transforms import in_float32
 
-    inner = in_float32(optimize) if private else optimize
+    described = config["plan"]["run"]
+    run = DPSGD(**described) if described else None
+    inner = in_float32(optimize) if run else optimize
     params = jax.eval_shape(model.init, jax.random.key(0))
-    return TrainState(params, jax.eval_shape(inner.init, params), RunKeys.split_from(jax.random.key(1)), 0)
+    keys, spent_before = RunKeys.split_from(jax.random.key(1)), Ledger.from_dict(config["spent_before"])
+    return TrainState(params, jax.eval_shape(inner.init, params), keys, 0, run=run, spent_before=spent_before)

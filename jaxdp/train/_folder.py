@@ -5,6 +5,7 @@ metrics.jsonl    one line an epoch
 statement.txt    the privacy of the run in plain English; statement.json for programs, with the ledger
 summary.json     the last line of the metrics, and times
 metrics.png      loss, accuracy and epsilon by epoch
+epsilon.png      epsilon against steps, by each accountant
 checkpoints/     the newest checkpoint (two while training)
 """
 
@@ -28,6 +29,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.plot = path / "metrics.png"
+        self.epsilon_plot = path / "epsilon.png"
 
     @classmethod
     def create(cls, options: TrainOptions) -> "RunFolder":
@@ -81,8 +83,8 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise UsageError(f"{self.path / name} can't be read ({error}): the run's folder is damaged") from error
 
-    def metrics(self, below_epoch: int | None = None) -> list[dict[str, Any]]:
-        """The epochs recorded so far, up to but without `below_epoch`; a line cut short by a kill is left out."""
+    def metrics(self, up_to_step: int | None = None) -> list[dict[str, Any]]:
+        """The epochs recorded so far, none that ended after `up_to_step`; a line cut short by a kill is left out."""
         try:
             lines = (self.path / "metrics.jsonl").read_text().splitlines()
         except FileNotFoundError:
@@ -93,7 +95,7 @@ class RunFolder:
                 records.append(json.loads(line))
             except ValueError:
                 break
-        return [record for record in records if below_epoch is None or record["epoch"] < below_epoch]
+        return [record for record in records if up_to_step is None or record["step"] <= up_to_step]
 
     def keep_metrics(self, records: list[dict[str, Any]]) -> None:
         """Make `records` all that is recorded."""

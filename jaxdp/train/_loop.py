@@ -89,7 +89,7 @@ class Loop:
         """Yield (epoch counted from 1, state, totals) at the end of each epoch that `state` has not finished yet."""
         while state.step < self.steps:
             epoch = state.step // self.steps_per_epoch + 1
-            state = self._finish_epoch(state, totals, epoch * self.steps_per_epoch)
+            state = self._finish_epoch(state, totals, min(epoch * self.steps_per_epoch, self.steps))
             yield epoch, state, totals
             totals = Totals()
             self._saved_at = time.monotonic()

@@ -45,9 +45,23 @@ class TrainOptions:
     noise_multiplier: Annotated[float | None, tyro.conf.arg(aliases=["--noise-mult"])] = None
     """standard deviation of the noise in units of the clip norm; by default what --target-epsilon asks for"""
     target_epsilon: float | None = None
-    """privacy budget (RDP accountant) that sets the noise multiplier; 1.0 if neither is given"""
+    """privacy budget. Alone it sets the noise multiplier; beside --noise-multiplier it ends the run before the step that would
+    overshoot it; 1.0 if neither is given"""
     delta: float = 1e-5
     """the delta of (epsilon, delta), below 1 / number of examples"""
+    sampling: Literal["poisson", "truncated_poisson", "shuffle"] = "poisson"
+    """how batches are drawn: poisson, each example on its own; truncated_poisson, at most --truncated-batch-size of that;
+    shuffle, every example once an epoch, for which no amplification by sampling can be accounted"""
+    truncated_batch_size: int | None = None
+    """the most examples of a batch with --sampling truncated_poisson; by default two standard deviations above --batch-size"""
+    adjacency: Literal["add_or_remove_one", "replace_special", "replace_one"] | None = None
+    """which data sets are neighbours; add_or_remove_one by default, and replace_special (an example blanked in place) with
+    --sampling shuffle"""
+    accountant: Literal["rdp", "pld"] | None = None
+    """by which accountant --target-epsilon is meant and epsilon shown; rdp by default, and pld where rdp can't account the run"""
+    ledger: Path | None = None
+    """JSON of what has been spent on the same data before: the statement.json of an earlier run, or a ledger of jaxdp.accounting;
+    --target-epsilon is then for all of it together"""
     microbatch_size: int | None = None
     """examples processed at once: bounds memory, changes speed only; by default what suits the device"""
     seed: int | None = None
@@ -86,6 +100,10 @@ class TrainOptions:
             raise UsageError(f"--seed={self.seed} must lie between 0 and 2^32 - 1")
         if self.dp:
             self._check_privacy()
+        elif self.ledger is not None:
+            raise UsageError(
+                "--ledger with --no-dp: a run without privacy has no total to state; leave one of them out"
+            )
 
     def _check_privacy(self) -> None:
         if self.clip_norm is not None:
@@ -99,11 +117,13 @@ class TrainOptions:
                     "--noise-multiplier=0 with --dp adds no noise, so epsilon would be infinite: give a noise multiplier "
                     "above 0, or train without privacy by --no-dp"
                 )
-            if self.target_epsilon is not None:
-                raise UsageError(
-                    "--noise-multiplier and --target-epsilon are both given, and each determines the other: give one"
-                )
         _checks.delta(self.delta)
+        if self.truncated_batch_size is not None:
+            _checks.count("--truncated-batch-size", self.truncated_batch_size, "give the most examples of a batch")
+            if self.sampling != "truncated_poisson":
+                raise UsageError(
+                    f"--truncated-batch-size={self.truncated_batch_size} is of --sampling truncated_poisson: give both or none"
+                )
 
     def differences(self, other: "TrainOptions") -> list[str]:
         """What differs between two sets of options, as "--flag: this, that", apart from where results go."""
@@ -120,7 +140,7 @@ class TrainOptions:
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "TrainOptions":
         """The inverse of `to_dict`."""
-        paths = {key: Path(stored[key]) for key in ("data_dir", "output", "resume") if stored.get(key)}
+        paths = {key: Path(stored[key]) for key in ("data_dir", "output", "resume", "ledger") if stored.get(key)}
         return cls(**{**stored, **paths})
 
 

@@ -49,7 +49,7 @@ class PlainStep:
             params, opt_state, metric = self._compiled(params, opt_state, state.keys.loss, jnp.int32(step), order, data)
             metrics.append(metric)
         stacked = metrics[0] if num_steps == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *metrics)
-        return TrainState(params, opt_state, state.keys, state.step + num_steps), stacked
+        return state._replace(params=params, opt_state=opt_state, step=state.step + num_steps), stacked
 
     def _order_of_epoch(self, key: Any, epoch: int, size: int) -> Any:
         if self._epoch is None or self._epoch[0] != epoch:

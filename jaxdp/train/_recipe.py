@@ -5,11 +5,13 @@ on the test set: among batch sizes 256 to 4096, learning rates, clip norms 0.05 
 The others are usual values.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
-from .. import accounting
+from .. import _checks, accounting
 from .._errors import UsageError
 from .._run import DPSGD
+from ..sampling import steps_per_shuffled_epoch
 from ._options import TrainOptions
 
 DEFAULT_TARGET_EPSILON = 1.0
@@ -36,27 +38,27 @@ RECIPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A run with every number settled. `run` is None for training without privacy."""
+    """A run with every number settled. `run`, and the `accountant` that shows its epsilon, are None without privacy."""
 
     lr: float
     epochs: int
     steps_per_epoch: int
     batch_size: int
+    steps: int
     run: DPSGD | None
-
-    @property
-    def steps(self) -> int:
-        """Steps of the whole run."""
-        return self.epochs * self.steps_per_epoch
+    accountant: str | None
 
 
-def steps_per_epoch(num_examples: int, batch_size: float) -> int:
-    """Steps after which as many examples were expected as there are: round(num_examples / batch_size), at least 1."""
+def steps_per_epoch(num_examples: int, batch_size: float, sampling: str = "poisson") -> int:
+    """Steps after which as many examples were expected as there are: round(num_examples / batch_size), at least 1; of shuffled
+    epochs so many that every example is used."""
+    if sampling == "shuffle":
+        return steps_per_shuffled_epoch(num_examples, int(batch_size))
     return max(1, round(num_examples / batch_size))
 
 
-def settle(options: TrainOptions, num_examples: int) -> Plan:
-    """Fill in the recipe's numbers and, with --dp, the noise multiplier.
+def settle(options: TrainOptions, num_examples: int, spent_before: accounting.Ledger) -> Plan:
+    """Fill in the recipe's numbers and, with --dp, the noise multiplier or the steps that the budget allows.
 
     Raises:
         UsageError: for a batch larger than the data, a delta not below 1 / num_examples, a budget that can't be met.
@@ -68,29 +70,54 @@ def settle(options: TrainOptions, num_examples: int) -> Plan:
             f"--batch-size={batch_size} exceeds the {num_examples} training examples: give at most {num_examples}"
         )
     epochs = options.epochs or recipe.epochs
-    per_epoch = steps_per_epoch(num_examples, batch_size)
-    lr = options.lr or (recipe.sgd_lr if options.optimizer == "sgd" else recipe.adam_lr)
-    run = _private_run(options, recipe, num_examples, batch_size, epochs * per_epoch) if options.dp else None
-    return Plan(lr=lr, epochs=epochs, steps_per_epoch=per_epoch, batch_size=batch_size, run=run)
+    per_epoch = steps_per_epoch(num_examples, batch_size, options.sampling if options.dp else "poisson")
+    steps, run, accountant = epochs * per_epoch, None, None
+    if options.dp:
+        _checks.delta(options.delta, num_examples)
+        run = _described(options, recipe, num_examples, batch_size, steps)
+        accountant = options.accountant or run.accountants[0]
+        run = _within_budget(run, options, accountant, spent_before)
+        steps = run.steps
+    return Plan(
+        lr=options.lr or (recipe.sgd_lr if options.optimizer == "sgd" else recipe.adam_lr),
+        epochs=math.ceil(steps / per_epoch),
+        steps_per_epoch=per_epoch,
+        batch_size=batch_size,
+        steps=steps,
+        run=run,
+        accountant=accountant,
+    )
 
 
-def _private_run(options: TrainOptions, recipe: Recipe, num_examples: int, batch_size: int, steps: int) -> DPSGD:
-    from .. import _checks
-
-    _checks.delta(options.delta, num_examples)
-    noise_multiplier = options.noise_multiplier
-    if noise_multiplier is None:
-        noise_multiplier = accounting.noise_multiplier(
-            epsilon=options.target_epsilon or DEFAULT_TARGET_EPSILON,
-            delta=options.delta,
-            sample_rate=batch_size / num_examples,
-            steps=steps,
-        )
+def _described(options: TrainOptions, recipe: Recipe, num_examples: int, batch_size: int, steps: int) -> DPSGD:
+    most = None
+    if options.sampling == "truncated_poisson":
+        most = options.truncated_batch_size or math.ceil(batch_size + 2 * math.sqrt(batch_size))
+    usual = "replace_special" if options.sampling == "shuffle" else "add_or_remove_one"
     return DPSGD(
         num_examples=num_examples,
         expected_batch_size=batch_size,
         steps=steps,
         clip_norm=options.clip_norm or recipe.clip_norm,
-        noise_multiplier=noise_multiplier,
+        noise_multiplier=options.noise_multiplier or 1.0,
+        sampling=options.sampling,
+        truncated_batch_size=most,
+        adjacency=options.adjacency or usual,
         microbatch_size=options.microbatch_size,
     )
+
+
+def _within_budget(run: DPSGD, options: TrainOptions, accountant: str, spent_before: accounting.Ledger) -> DPSGD:
+    target = {"delta": options.delta, "accountant": accountant, "ledger": spent_before}
+    if options.target_epsilon is None and options.noise_multiplier is not None:
+        run.spent(delta=options.delta, accountant=accountant, steps=1)
+        return run
+    if options.noise_multiplier is not None:
+        return run.within(epsilon=options.target_epsilon or 0.0, **target)
+    if options.target_epsilon is None and run.sampling == "shuffle":
+        # The noise of the usual run, so that what shuffling costs shows in epsilon.
+        usual = run.as_poisson()
+        by = usual.accountants[0]
+        usual = usual.with_noise_for(epsilon=DEFAULT_TARGET_EPSILON, delta=options.delta, accountant=by)
+        return replace(run, noise_multiplier=usual.noise_multiplier)
+    return run.with_noise_for(epsilon=options.target_epsilon or DEFAULT_TARGET_EPSILON, **target)

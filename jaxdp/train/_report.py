@@ -85,11 +85,19 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "privacy", "none (--no-dp)"
     else:
         spent = summary["epsilon"]
-        yield "ε (RDP)", f"{spent['rdp']:.5f} at δ = {summary['delta']:g}, order {summary['order']:g}"
+        if "rdp" in spent:
+            yield "ε (RDP)", f"{spent['rdp']:.5f} at δ = {summary['delta']:g}, order {summary['order']:g}"
         yield "ε (PLD)", f"{spent['pld']:.5f} at δ = {summary['delta']:g}"
+        if summary["total_epsilon"] > min(spent.values()):
+            yield "ε with the ledger", f"{summary['total_epsilon']:.5f} at δ = {summary['delta']:g}"
         yield "noise multiplier", f"{summary['noise_multiplier']:.5f}"
         yield "clip norm", f"{summary['clip_norm']:g}"
-    yield "batch size", f"{summary['batch_size']}" + ("" if summary["epsilon"] is None else " expected (Poisson)")
+    how = {
+        "poisson": " expected (Poisson)",
+        "truncated_poisson": " expected (truncated Poisson)",
+        "shuffle": " (shuffled)",
+    }
+    yield "batch size", f"{summary['batch_size']}" + how.get(summary.get("sampling", ""), "")
     yield "steps", f"{summary['steps']} ({summary['epochs']} epochs)"
     yield "device", summary["device"]
     if summary["milliseconds_per_step"] is not None:

@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from .. import data as datasets
 from .._errors import UsageError
 from .._run import DPSGD
 from .._step import TrainState
-from ..accounting import Ledger
+from ..accounting import Ledger, statement
 from ..noise import key_from_entropy
 from ._checkpoint import Checkpoint, CheckpointFolder
 from ._finished import FinishedRun, load_run
@@ -22,7 +23,7 @@ from ._folder import RunFolder
 from ._loop import Loop, Totals
 from ._options import TrainOptions
 from ._plain_step import PlainStep
-from ._plots import plot_metrics
+from ._plots import plot_epsilon, plot_metrics
 from ._problem import Classifier, classifier, evaluate, optimizer
 from ._recipe import Plan, settle
 from ._report import ProgressDisplay, progress_display, status_line, summary_table
@@ -49,13 +50,18 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
     data = datasets.hold_back(datasets.load(options.dataset, options.data_dir), options.holdout)
     fingerprint = datasets.fingerprint(data.train_images, data.train_labels)
     if options.resume is None:
-        plan = settle(options, len(data.train_images))
+        spent_before = read_ledger(options.ledger)
+        plan = settle(options, len(data.train_images), spent_before)
         folder = RunFolder.create(options)
-        folder.write_json("config.json", _config(options, plan, data, fingerprint))
+        folder.write_json("config.json", _config(options, plan, data, fingerprint, spent_before))
     else:
         folder = RunFolder.existing(options.resume)
-        plan = _stored_plan(folder, options, fingerprint)
-    job = _Job(options, plan, folder, data, device, console, started)
+        plan, spent_before = _stored_plan(folder, options, fingerprint)
+    asked = plan.steps if options.epochs is None else options.epochs * plan.steps_per_epoch
+    if plan.steps < asked:
+        line = f"stopping after {plan.steps} of {asked} steps, before --target-epsilon {options.target_epsilon:g} is overshot"
+        console.print(line, highlight=False, soft_wrap=True)
+    job = _Job(options, plan, spent_before, folder, data, device, console, started)
     run_fingerprint = hashlib.sha256(json.dumps(folder.read_json("config.json")).encode()).hexdigest()
     with CheckpointFolder(folder.checkpoints, run_fingerprint) as checkpoints:
         job.run(checkpoints)
@@ -68,6 +74,7 @@ class _Job:
 
     options: TrainOptions
     plan: Plan
+    spent_before: Ledger
     folder: RunFolder
     data: datasets.Dataset
     device: Any
@@ -82,7 +89,7 @@ class _Job:
         step = self._step(model)
         key = key_from_entropy() if self.options.seed is None else jax.random.key(self.options.seed)
         init_key, run_key = jax.random.split(key)
-        fresh = step.init(model.init(init_key), run_key)
+        fresh = step.init(model.init(init_key), run_key)._replace(spent_before=self.spent_before)
         start, damaged = checkpoints.load(fresh)
         for line in damaged:
             self.console.print(f"{line}: going on from the one before", highlight=False, soft_wrap=True)
@@ -91,15 +98,15 @@ class _Job:
                 raise UsageError(
                     f"{self.folder.checkpoints} has no checkpoint, though epochs were made: start the run anew"
                 )
-            start = Checkpoint(fresh, asdict(Totals()), Ledger())
+            start = Checkpoint(fresh, asdict(Totals()))
             checkpoints.save(start)
         if start.keys_are_erased:
             self._show()
             return
-        self.folder.keep_metrics(self.folder.metrics(below_epoch=start.state.step // self.plan.steps_per_epoch + 1))
+        self.folder.keep_metrics(self.folder.metrics(up_to_step=start.state.step))
         loop, state = self._train(model, step, start, checkpoints)
         self._finish(loop)
-        checkpoints.save_without_keys(Checkpoint(state, asdict(Totals()), self._ledger(state.step)))
+        checkpoints.save_without_keys(Checkpoint(state, asdict(Totals())))
         self._show()
 
     def _step(self, model: Classifier) -> Any:
@@ -122,9 +129,7 @@ class _Job:
                 steps_per_epoch=self.plan.steps_per_epoch,
                 steps=self.plan.steps,
                 on_steps=lambda made, totals: self._show_progress(display, loop, made, totals),
-                save=lambda state, totals: checkpoints.save(
-                    Checkpoint(state, asdict(totals), self._ledger(state.step))
-                ),
+                save=lambda state, totals: checkpoints.save(Checkpoint(state, asdict(totals))),
             )
             for epoch, state, totals in loop.epochs(start.state, Totals(**start.totals)):
                 record = self._record(loop, epoch, state.step, totals)
@@ -132,7 +137,7 @@ class _Job:
                     model.probabilities(state.params, self.data.test_images), self.data.test_labels
                 )
                 self.folder.add_metrics(record)
-                checkpoints.save(Checkpoint(state, asdict(Totals()), self._ledger(state.step)))
+                checkpoints.save(Checkpoint(state, asdict(Totals())))
                 display.end_of_epoch(status_line(record, self.plan.epochs))
         return loop, state
 
@@ -150,17 +155,18 @@ class _Job:
             "train_loss": totals.mean("loss"),
             "train_accuracy": totals.mean("correct"),
             "clipped": totals.mean("clipped") if run else None,
-            "epsilon": run.epsilon(delta=self.options.delta, steps=made) if run else None,
+            "epsilon": self._epsilon(made),
+            "accountant": self.plan.accountant,
             "delta": self.options.delta if run else None,
             "steps_per_second": loop.steps_per_second,
             "seconds": time.perf_counter() - self.started,
         }
 
-    def _ledger(self, steps: int) -> Ledger:
-        run = self.plan.run
-        if run is None or steps == 0:
-            return Ledger()
-        return Ledger().add(run.event_of(steps), f"{steps} steps of DP-SGD on {self.data.name}")
+    def _epsilon(self, made: int) -> float | None:
+        """What the run has cost so far."""
+        if self.plan.run is None or self.plan.accountant is None:
+            return None
+        return self.plan.run.epsilon(delta=self.options.delta, accountant=self.plan.accountant, steps=made)
 
     def _finish(self, loop: Loop) -> None:
         """Write the statement, the summary and the plot."""
@@ -183,25 +189,37 @@ class _Job:
         }
         title = f"{options.model} on {self.data.name}, without privacy"
         if run is not None:
-            rdp, pld = (run.spent(delta=options.delta, accountant=name) for name in ("rdp", "pld"))
-            summary["epsilon"] = {"rdp": rdp.epsilon, "pld": pld.epsilon}
-            summary |= {"delta": options.delta, "order": rdp.order, "noise_multiplier": run.noise_multiplier}
-            summary["clip_norm"] = run.clip_norm
+            summary |= self._privacy(run)
             self._write_statement(run, summary)
-            title = f"{options.model} on {self.data.name}, ε = {rdp.epsilon:.3f} at δ = {options.delta:g}"
+            plot_epsilon(run, options.delta, self.folder.epsilon_plot)
+            shown = summary["epsilon"][self.plan.accountant]
+            title = f"{options.model} on {self.data.name}, ε = {shown:.3f} at δ = {options.delta:g}"
         plot_metrics(records, title, self.folder.plot)
         self.folder.write_json("summary.json", summary)
+
+    def _privacy(self, run: DPSGD) -> dict[str, Any]:
+        """What the summary says of privacy."""
+        delta = self.options.delta
+        spent = {name: run.spent(delta=delta, accountant=name) for name in ("rdp", "pld") if name in run.accountants}
+        shared = ("noise_multiplier", "clip_norm", "sampling", "adjacency")
+        return {
+            "epsilon": {name: each.epsilon for name, each in spent.items()},
+            "accountant": self.plan.accountant,
+            "delta": delta,
+            "order": spent["rdp"].order if "rdp" in spent else None,
+            "total_epsilon": self.spent_before.extend(run.ledger()).total(delta=delta, accountant=None).epsilon,
+            **{name: getattr(run, name) for name in shared},
+        }
 
     def _write_statement(self, run: DPSGD, summary: dict[str, Any]) -> None:
         notes = ("The keys of this run were erased when it finished.",)
         if self.options.seed is not None:
             notes = (f"This run was seeded (--seed {self.options.seed}): to whoever knows the seed it is not private.",)
-        from ..accounting import statement
-
-        text = statement(run, delta=self.options.delta, notes=notes)
+        text = statement(run, delta=self.options.delta, spent_before=self.spent_before, notes=notes)
         self.folder.write_text("statement.txt", text + "\n")
-        fields = {"epsilon": summary["epsilon"], "delta": self.options.delta, "order": summary["order"]}
-        described = {"run": _fields(run), "ledger": self._ledger(run.steps).to_dict(), "statement": text}
+        fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
+        ledger = self.spent_before.extend(run.ledger())
+        described = {"run": _fields(run), "ledger": ledger.to_dict(), "statement": text}
         self.folder.write_json("statement.json", fields | described)
 
     def _show(self) -> None:
@@ -210,19 +228,39 @@ class _Job:
             self.console.print((self.folder.path / "statement.txt").read_text(), highlight=False, soft_wrap=True)
 
 
-def _config(options: TrainOptions, plan: Plan, data: datasets.Dataset, fingerprint: str) -> dict[str, Any]:
+def read_ledger(path: Path | None) -> Ledger:
+    """The ledger in a JSON file, or in the statement.json of a run; an empty one for None.
+
+    Raises:
+        UsageError: where the file can't be read, or holds no ledger.
+    """
+    if path is None:
+        return Ledger()
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--ledger={path} can't be read ({error}): give the statement.json of a run, or a ledger's to_dict() as JSON"
+        ) from error
+    return Ledger.from_dict(content.get("ledger", content) if isinstance(content, dict) else content)
+
+
+def _config(
+    options: TrainOptions, plan: Plan, data: datasets.Dataset, fingerprint: str, spent_before: Ledger
+) -> dict[str, Any]:
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
     return {
         "options": options.to_dict(),
         "plan": {**asdict(plan), "run": _fields(plan.run) if plan.run else None},
+        "spent_before": spent_before.to_dict(),
         "model": {"num_classes": data.num_classes, "image_shape": data.train_images.shape[1:]},
         "data_fingerprint": fingerprint,
         "versions": versions,
     }
 
 
-def _stored_plan(folder: RunFolder, options: TrainOptions, fingerprint: str) -> Plan:
-    """The plan that the run was started with; refuses other options and other data."""
+def _stored_plan(folder: RunFolder, options: TrainOptions, fingerprint: str) -> tuple[Plan, Ledger]:
+    """The plan that the run was started with, and what had been spent before; refuses other options and other data."""
     config = folder.read_json("config.json")
     differences = TrainOptions.from_dict(config["options"]).differences(options)
     if differences:
@@ -237,7 +275,7 @@ def _stored_plan(folder: RunFolder, options: TrainOptions, fingerprint: str) -> 
         )
     stored = config["plan"]
     run = DPSGD(**stored["run"]) if stored["run"] else None
-    return Plan(**{**stored, "run": run})
+    return Plan(**{**stored, "run": run}), Ledger.from_dict(config["spent_before"])
 
 
 def _use_device(name: str) -> Any:

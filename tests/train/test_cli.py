@@ -38,9 +38,11 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_run_leaves_its_folder(small: tuple[Path, list[str]]) -> None:
     folder, _ = small
     names = {path.name for path in folder.iterdir()}
-    files = ("config.json", "metrics.jsonl", "statement.txt", "statement.json", "summary.json", "metrics.png")
-    assert names == {*files, "checkpoints"}
-    assert (folder / "metrics.png").read_bytes().startswith(b"\x89PNG")
+    files = ("config.json", "metrics.jsonl", "statement.txt", "statement.json", "summary.json")
+    plots = ("metrics.png", "epsilon.png")
+    assert names == {*files, *plots, "checkpoints"}
+    for plot in plots:
+        assert (folder / plot).read_bytes().startswith(b"\x89PNG")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     assert [line["step"] for line in lines] == [8, 16, 24]
@@ -66,7 +68,8 @@ def test_a_finished_run_holds_no_keys(small: tuple[Path, list[str]]) -> None:
     from jaxdp.train._finished import _abstract_state
     from jaxdp.train._problem import classifier, optimizer
 
-    like = _abstract_state(classifier("cnn", "tanh", 10, (28, 28, 1)), optimizer("sgd", 1.0, 0.0), private=True)
+    config = json.loads((small[0] / "config.json").read_text())
+    like = _abstract_state(classifier("cnn", "tanh", 10, (28, 28, 1)), optimizer("sgd", 1.0, 0.0), config)
     with CheckpointFolder(small[0] / "checkpoints") as checkpoints:
         checkpoint, damaged = checkpoints.load(like)
     assert checkpoint is not None
@@ -151,7 +154,12 @@ def test_help_answers_with_defaults(command: str, capsys: pytest.CaptureFixture[
         (["--clip-norm", "0"], "--clip-norm=0"),
         (["--noise-multiplier", "-1"], "--noise-multiplier=-1"),
         (["--noise-mult", "0"], "epsilon would be infinite.*--no-dp"),
-        (["--noise-mult", "1", "--target-epsilon", "1"], "give one"),
+        (["--noise-mult", "0.3", "--target-epsilon", "1"], "doesn't allow one step"),
+        (["--sampling", "shuffle", "--adjacency", "add_or_remove_one"], "adjacency='replace_special'"),
+        (["--sampling", "truncated_poisson", "--accountant", "rdp"], "give accountant='pld'"),
+        (["--truncated-batch-size", "70"], "--sampling truncated_poisson"),
+        (["--ledger", "/nowhere.json"], "--ledger=/nowhere.json can't be read"),
+        (["--ledger", "x.json", "--no-dp"], "--ledger with --no-dp"),
         (["--target-epsilon", "0"], "--target-epsilon=0"),
         (["--delta", "0"], "delta=0"),
         (["--delta", "1"], "delta=1"),

@@ -1,0 +1,55 @@
+"""Adjacency: which two data sets are neighbours, and what dp-accounting makes of each relation.
+
+- "add_or_remove_one": one is the other with one record added or removed. The default, and what the literature means most.
+- "replace_special": one is the other with one record blanked in its place, so that it contributes nothing. The number of
+  records is the same in both, and so are the places of all others: the relation under which shuffled epochs can be
+  accounted. One Gaussian release costs what it costs under add-or-remove-one.
+- "replace_one": one is the other with one record exchanged for any other, which moves a sum by twice the clip norm.
+
+dp-accounting's PLD accountant doubles a Gaussian's sensitivity under replace-one; its RDP accountant does not (10.00 against
+4.73 for 100 releases at σ = 10), so that what goes to the RDP accountant here has its noise multiplier halved. RDP curves of
+other mechanisms under replace-one are refused, since nothing says for which sensitivity they were meant.
+"""
+
+from typing import TYPE_CHECKING
+
+from .. import _checks
+from .._errors import UsageError
+from ._events import rebuilt
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent, NeighboringRelation
+
+ADJACENCIES = ("add_or_remove_one", "replace_special", "replace_one")
+
+IN_WORDS = {
+    "add_or_remove_one": "one is the other with one {unit} added or removed",
+    "replace_special": "one is the other with one {unit} blanked in its place, so that it contributes nothing",
+    "replace_one": "one is the other with one {unit} replaced by any other",
+}
+
+
+def relation(adjacency: str) -> "NeighboringRelation":
+    """dp-accounting's name of it."""
+    from dp_accounting import NeighboringRelation
+
+    _checks.one_of("adjacency", adjacency, ADJACENCIES)
+    return NeighboringRelation[adjacency.upper()]
+
+
+def for_rdp_under_replace_one(event: "DpEvent") -> "DpEvent":
+    """The event whose RDP is that of `event` under replace-one: each Gaussian with half its noise multiplier.
+
+    Raises:
+        UsageError: for an event with anything but Gaussian mechanisms on all of the data, and their compositions.
+    """
+    import dp_accounting as dp
+
+    def change(part: "DpEvent") -> "DpEvent":
+        if isinstance(part, dp.GaussianDpEvent):
+            return dp.GaussianDpEvent(part.noise_multiplier / 2)
+        if not isinstance(part, (dp.NoOpDpEvent, dp.NonPrivateDpEvent, dp.ComposedDpEvent, dp.SelfComposedDpEvent)):
+            raise UsageError(f"the RDP of {type(part).__name__} under replace_one is not known")
+        return part
+
+    return rebuilt(event, change)

@@ -1,0 +1,89 @@
+"""What a sampler gives: a draw at the shape of all examples, or cut to a padded batch for a loop of the user's own."""
+
+import collections
+import itertools
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int32
+
+_AHEAD = 2  # draws made before they are asked for, so that reading their count doesn't wait for a training step
+
+
+class Draw(NamedTuple):
+    """One draw: `indices[:size]` are the examples drawn; the rest is padding (zeros)."""
+
+    indices: Int32[Array, " num_examples"]
+    size: Int32[Array, ""]
+
+
+class PaddedBatch(NamedTuple):
+    """A draw cut to a batch: `mask` tells the drawn examples from the padding, whose index is 0."""
+
+    indices: Int32[Array, " capacity"]
+    mask: Bool[Array, " capacity"]
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """What every sampler has. `usual_size` is a size that few draws exceed; `steps` how many batches an iteration gives."""
+
+    @property
+    def num_examples(self) -> int: ...
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def usual_size(self) -> float: ...
+
+    def draw(self, step: int | Int32[Array, ""]) -> Draw:
+        """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
+        ...
+
+    def batch(self, step: int) -> PaddedBatch:
+        """The draw of one step as a padded batch."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[PaddedBatch]: ...
+
+
+@partial(jax.jit, static_argnums=0)
+def _draw(kind: type, sampler: Sampler, step: Int32[Array, ""]) -> Draw:
+    return kind.draw(sampler, step)
+
+
+def batch_of(sampler: Sampler, step: int, capacity: int) -> PaddedBatch:
+    """The draw of one step as a padded batch: `capacity` rows, or the next multiple that holds the whole draw."""
+    return _cut(_draw(type(sampler), sampler, jnp.int32(step)), capacity)
+
+
+def batches_of(sampler: Sampler, capacity: int) -> Iterator[PaddedBatch]:
+    """All batches, step by step."""
+    draws = (_draw(type(sampler), sampler, jnp.int32(step)) for step in range(sampler.steps))
+    queue = collections.deque(itertools.islice(draws, _AHEAD))
+    while queue:
+        queue.extend(itertools.islice(draws, 1))
+        yield _cut(queue.popleft(), capacity)
+
+
+def drawn_first(drawn: Bool[Array, " num_examples"]) -> Draw:
+    """The draw of those where `drawn` is True, in ascending order."""
+    size = drawn.shape[0]
+    rank = jnp.cumsum(drawn.astype(jnp.int32))
+    target = jnp.where(drawn, rank - 1, size)
+    positions = jnp.arange(size, dtype=jnp.int32)
+    return Draw(jnp.zeros(size, jnp.int32).at[target].set(positions, mode="drop"), rank[-1])
+
+
+def _cut(draw: Draw, capacity: int) -> PaddedBatch:
+    count, available = int(draw.size), draw.indices.shape[0]
+    rows = capacity * max(1, math.ceil(count / capacity))
+    indices = jnp.pad(draw.indices, (0, max(0, rows - available)))[:rows]
+    return PaddedBatch(indices, jnp.arange(rows, dtype=jnp.int32) < count)

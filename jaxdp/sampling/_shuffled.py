@@ -1,0 +1,87 @@
+"""Shuffled epochs: every example once an epoch, in batches of one size. No accountant gives amplification for it.
+
+Removing an example would shift all that come after it, so the privacy of a shuffled run is stated for a record that is
+blanked or replaced in its place, at the cost of one Gaussian mechanism an epoch.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int32, Key
+
+from .. import _checks
+from .._errors import UsageError
+from ._batches import Draw, PaddedBatch, batch_of, batches_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffledSampler:
+    """Draws the batches of a run: each epoch in an order of its own, cut into batches, of which the last may be smaller.
+
+    The draw of step t depends on the key and on t alone, so a resumed run draws what the interrupted one would have.
+
+    Args:
+        key: scalar key, used for sampling and nothing else.
+        num_examples: the number n of examples.
+        batch_size: how many examples a batch holds.
+        steps: how many batches an iteration gives.
+
+    Raises:
+        UsageError: for counts that are not positive whole numbers, or a batch larger than the data.
+
+    Example:
+        >>> import jax
+        >>> sampler = ShuffledSampler(key=jax.random.key(0), num_examples=10, batch_size=4, steps=3)
+        >>> [int(batch.mask.sum()) for batch in sampler]
+        [4, 4, 2]
+    """
+
+    key: Key[Array, ""]
+    num_examples: int
+    batch_size: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        number = _checks.count("num_examples", self.num_examples, "give the number of examples")
+        _checks.count("steps", self.steps, "give the number of batches to draw")
+        if _checks.count("batch_size", self.batch_size, "give the number of examples a batch holds") > number:
+            raise UsageError(f"batch_size={self.batch_size} exceeds num_examples={number}: give at most {number}")
+
+    @property
+    def usual_size(self) -> float:
+        """The size of all batches but an epoch's last."""
+        return self.batch_size
+
+    def draw(self, step: int | Int32[Array, ""]) -> Draw:
+        """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
+        per_epoch = steps_per_shuffled_epoch(self.num_examples, self.batch_size)
+        epoch, place = jnp.divmod(jnp.asarray(step, jnp.int32), jnp.int32(per_epoch))
+        bits = jax.random.bits(jax.random.fold_in(self.key, epoch), (self.num_examples,), jnp.uint32)
+        start = place * jnp.int32(self.batch_size)
+        order = jnp.pad(jnp.argsort(bits).astype(jnp.int32), (0, self.batch_size))
+        size = jnp.minimum(jnp.int32(self.batch_size), jnp.int32(self.num_examples) - start)
+        taken = jax.lax.dynamic_slice_in_dim(order, start, self.batch_size)
+        return Draw(jnp.pad(taken, (0, self.num_examples - self.batch_size)), size)
+
+    def batch(self, step: int) -> PaddedBatch:
+        """The draw of one step as a padded batch of `batch_size` rows."""
+        return batch_of(self, step, self.batch_size)
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[PaddedBatch]:
+        return batches_of(self, self.batch_size)
+
+
+def steps_per_shuffled_epoch(num_examples: int, batch_size: int) -> int:
+    """Batches in which every example stands once."""
+    return math.ceil(num_examples / batch_size)
+
+
+jax.tree_util.register_dataclass(
+    ShuffledSampler, data_fields=["key"], meta_fields=["num_examples", "batch_size", "steps"]
+)

@@ -1,0 +1,95 @@
+"""Truncated Poisson sampling: a Poisson draw of which at most a fixed number is used, so that a batch has a fixed size.
+
+Where the draw is larger, a uniformly random subset of that size is used. Taking the first of them instead would favour the
+examples that stand first in the data, which no accountant covers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int32, Key
+
+from .. import _checks
+from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_first
+from ._poisson import check_rate, included, usual_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruncatedPoissonSampler:
+    """Draws the batches of a run, none with more than `truncated_batch_size` examples; else as `PoissonSampler`.
+
+    Args:
+        key: scalar key, used for sampling and nothing else.
+        num_examples: the number n of examples to draw from.
+        sampling_rate: the probability q with which each of them enters the draw, before truncation, in (0, 1].
+        truncated_batch_size: the most examples that are used of a draw; the rows of every padded batch.
+        steps: how many batches an iteration gives.
+
+    Raises:
+        UsageError: for a rate outside (0, 1], and for counts that are not positive whole numbers.
+
+    Example:
+        >>> import jax
+        >>> sampler = TruncatedPoissonSampler(key=jax.random.key(0), num_examples=100, sampling_rate=0.1,
+        ...                                   truncated_batch_size=8, steps=3)
+        >>> [int(batch.mask.sum()) for batch in sampler]
+        [8, 8, 8]
+
+    References:
+        arXiv 2508.15089, as dp-accounting's `TruncatedSubsampledGaussianDpEvent` accounts it.
+    """
+
+    key: Key[Array, ""]
+    num_examples: int
+    sampling_rate: float
+    truncated_batch_size: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        _checks.count("num_examples", self.num_examples, "give the number of examples to draw from")
+        _checks.count("steps", self.steps, "give the number of batches to draw")
+        _checks.count("truncated_batch_size", self.truncated_batch_size, "give the most examples that a batch may hold")
+        check_rate(self.sampling_rate)
+
+    @property
+    def usual_size(self) -> float:
+        """Two standard deviations above the mean, if so many are used."""
+        return min(self.truncated_batch_size, usual_size(self.num_examples, self.sampling_rate))
+
+    def draw(self, step: int | Int32[Array, ""]) -> Draw:
+        """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
+        key = jax.random.fold_in(self.key, step)
+        drawn = included(key, self.num_examples, self.sampling_rate)
+        most = jnp.int32(self.truncated_batch_size)
+        return jax.lax.cond(
+            jnp.sum(drawn, dtype=jnp.int32) > most,
+            lambda: drawn_first(_random_subset(jax.random.fold_in(key, 1), drawn, self.truncated_batch_size)),
+            lambda: drawn_first(drawn),
+        )
+
+    def batch(self, step: int) -> PaddedBatch:
+        """The draw of one step as a padded batch of `truncated_batch_size` rows."""
+        return batch_of(self, step, self.truncated_batch_size)
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __iter__(self) -> Iterator[PaddedBatch]:
+        return batches_of(self, self.truncated_batch_size)
+
+
+def _random_subset(key: Key[Array, ""], drawn: Bool[Array, " n"], size: int) -> Bool[Array, " n"]:
+    """`size` of those drawn, all subsets equally likely but for ties of 64 random bits; `drawn` has at least so many."""
+    high, low = jax.random.bits(key, (2, drawn.shape[0]), jnp.uint32)
+    positions = jnp.arange(drawn.shape[0], dtype=jnp.int32)
+    *_, shuffled = jax.lax.sort(((~drawn).astype(jnp.uint32), high, low, positions), num_keys=3)
+    return jnp.zeros_like(drawn).at[shuffled[:size]].set(True)
+
+
+jax.tree_util.register_dataclass(
+    TruncatedPoissonSampler,
+    data_fields=["key"],
+    meta_fields=["num_examples", "sampling_rate", "truncated_batch_size", "steps"],
+)

@@ -1,0 +1,71 @@
+"""Finished runs beside each other: what `jaxdp compare` shows."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from .._errors import UsageError
+from ._folder import RunFolder
+
+_SHOWN = (
+    "model",
+    "dataset",
+    "test_accuracy",
+    "delta",
+    "noise_multiplier",
+    "clip_norm",
+    "batch_size",
+    "epochs",
+    "seconds",
+)
+
+
+def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
+    """What is to be compared of each finished run, by falling accuracy.
+
+    Args:
+        folders: of runs, or folders that hold several.
+
+    Raises:
+        UsageError: where a folder holds no finished run.
+    """
+    runs = []
+    for given in folders:
+        here = (
+            [given] if (given / "config.json").exists() else sorted(path.parent for path in given.glob("*/config.json"))
+        )
+        finished = [path for path in here if (path / "summary.json").exists()]
+        if not finished:
+            raise UsageError(
+                f"{given} holds no finished run: give the folder that `jaxdp train` made, or one that holds several"
+            )
+        for path in finished:
+            summary = RunFolder(path).read_json("summary.json")
+            accountant = summary.get("accountant")
+            epsilon = summary["epsilon"][accountant] if accountant else None
+            shown = {name: summary.get(name) for name in _SHOWN}
+            runs.append({"name": path.resolve().name, "epsilon": epsilon, "accountant": accountant, **shown})
+    return sorted(runs, key=lambda run: -run["test_accuracy"])
+
+
+def comparison_table(runs: list[dict[str, Any]]) -> Table:
+    """The runs as a table."""
+    table = Table(title="finished runs, by test accuracy")
+    for heading in ("run", "test accuracy", "ε", "δ", "noise multiplier", "clip norm", "batch size", "epochs", "time"):
+        table.add_column(heading)
+    for run in runs:
+        private = run["epsilon"] is not None
+        table.add_row(
+            run["name"],
+            f"{run['test_accuracy']:.2%}",
+            f"{run['epsilon']:.4f} ({run['accountant'].upper()})" if private else "no privacy",
+            f"{run['delta']:g}" if private else "",
+            f"{run['noise_multiplier']:.4f}" if private else "",
+            f"{run['clip_norm']:g}" if private else "",
+            f"{run['batch_size']}",
+            f"{run['epochs']}",
+            f"{run['seconds']:.0f} s",
+        )
+    return table

@@ -1,0 +1,74 @@
+"""Users as the unit: who a record belongs to decides sampling and clipping."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxdp
+from jaxdp.data import group_by_user, loss_of_user
+
+USERS = np.array(["c", "a", "b", "a", "a", "c", "a"])
+RECORDS = np.arange(7.0, dtype=np.float32)[:, None] * np.ones(2, np.float32)
+
+
+def test_a_row_holds_one_users_records_and_never_more_than_allowed() -> None:
+    grouped, mask = group_by_user(RECORDS, USERS, records_per_user=3, rng=np.random.default_rng(0))
+    assert grouped.shape == (3, 3, 2)
+    assert mask.sum(1).tolist() == [3, 1, 2]
+    for user, rows, used in zip("abc", grouped, mask, strict=True):
+        owned = np.flatnonzero(user == USERS)
+        kept = rows[used][:, 0]
+        assert set(kept) <= set(owned)
+        assert len(set(kept)) == min(3, len(owned))
+        assert set(rows[~used][:, 0]) <= {rows[0, 0]}
+
+
+def test_which_records_are_kept_is_random() -> None:
+    kept = {
+        tuple(sorted(group_by_user(RECORDS, USERS, records_per_user=2, rng=np.random.default_rng(seed))[0][0, :, 0]))
+        for seed in range(50)
+    }
+    assert len(kept) == 6  # all pairs of user a's four records
+
+
+def test_a_users_gradient_is_the_mean_over_their_records_clipped_as_one() -> None:
+    grouped, mask = group_by_user(RECORDS, USERS, records_per_user=4, rng=np.random.default_rng(0))
+    loss = lambda w, x: jnp.vdot(w, x)
+    run = jaxdp.DPSGD(
+        num_examples=3,
+        expected_batch_size=3,
+        steps=1,
+        clip_norm=2.0,
+        noise_multiplier=0.0,
+        unit="user",
+        records_per_user=4,
+    )
+    out = run.clipped_grad(loss_of_user(loss))(jnp.zeros(2), (jnp.asarray(grouped), jnp.asarray(mask)))
+    means = np.array([RECORDS[user == USERS].mean(0) for user in "abc"])
+    lengths = np.linalg.norm(means, axis=1)
+    np.testing.assert_allclose(out.norms, lengths, rtol=1e-5)
+    np.testing.assert_allclose(out.grads, (means * np.minimum(1, 2.0 / lengths)[:, None]).sum(0), rtol=1e-5)
+
+
+def test_a_run_over_users_trains() -> None:
+    grouped, mask = group_by_user(RECORDS, USERS, records_per_user=2, rng=np.random.default_rng(0))
+    run = jaxdp.DPSGD(
+        num_examples=3,
+        expected_batch_size=2,
+        steps=2,
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        unit="user",
+        records_per_user=2,
+    )
+    step = run.make_step(loss_of_user(lambda w, x: jnp.sum((w - x) ** 2)), optax.sgd(0.1))
+    state = step.init(jnp.zeros(2), jax.random.key(0))
+    state, _ = step(state, (jnp.asarray(grouped), jnp.asarray(mask)))
+    assert np.isfinite(state.params).all()
+
+
+def test_records_and_users_of_different_numbers_are_refused() -> None:
+    with pytest.raises(jaxdp.UsageError, match="disagree"):
+        group_by_user(RECORDS[:3], USERS, records_per_user=2, rng=np.random.default_rng(0))

@@ -1,0 +1,221 @@
+"""What the real compiled step releases, recorded and held against what is accounted.
+
+A run is made once. At each of its states the same step is then made again, from the same parameters and with the same draw,
+on a neighbouring data set (with the same noise: what remains of the difference is what the neighbour's record moved) and on
+the same data with another noise key (what remains is noise). `violations` names each thing that is not as
+`run.event` says. Statistical checks have fixed seeds and a false-alarm rate of 1e-7 each where those are changed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dp_accounting as dp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import scipy.stats
+
+import jaxdp
+
+FALSE_ALARM = 1e-7
+_COMPARED = (
+    12  # steps that are made again on neighbouring data and with other noise; of the others the draws are recorded
+)
+_ENOUGH = 100  # values of a leaf, from which two draws of noise can be told apart
+
+
+@dataclass(frozen=True)
+class Release:
+    """What one step gave away: the noisy sum, float64, and who was in the batch, [n]."""
+
+    noisy_sum: Any
+    drawn: np.ndarray
+    after: Any
+
+    @property
+    def is_finite(self) -> bool:
+        return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.noisy_sum))
+
+
+class Recorder:
+    """The real step of a run, on any data of its size."""
+
+    def __init__(self, run: jaxdp.DPSGD, loss: Callable[..., Any], learning_rate: float) -> None:
+        def with_traces(params: Any, example: Any) -> Any:
+            record, index, weight = example
+            return loss(params, record) * weight, jnp.zeros(run.num_examples).at[index].set(1.0)
+
+        def update(means: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+            del state, params
+            return jax.tree.map(lambda mean: -learning_rate * mean, means), means
+
+        keeps_what_it_sees = optax.GradientTransformation(lambda params: jax.tree.map(jnp.zeros_like, params), update)
+        self.run = run
+        self.step = run.make_step(with_traces, keeps_what_it_sees, has_aux=True)
+
+    def data(self, records: Any, blank: int | None = None, swapped: int | None = None) -> Any:
+        """The training data; one record may be blanked (its gradient is NaN) or exchanged for its opposite."""
+        weights = np.ones(self.run.num_examples, np.float32)
+        if blank is not None:
+            weights[blank] = np.nan
+        if swapped is not None:
+            weights[swapped] = -1.0
+        return records, jnp.arange(self.run.num_examples), jnp.asarray(weights)
+
+    def release(self, state: Any, data: Any) -> Release:
+        copied = state._replace(
+            **{name: jax.tree.map(jnp.copy, getattr(state, name)) for name in ("params", "opt_state", "rule_state")}
+        )
+        after, metrics = self.step(copied, data)
+        size = int(metrics.examples)
+        drawn = np.rint(np.asarray(metrics.aux, np.float64) * size) if size else np.zeros(self.run.num_examples)
+        batch = self.run.expected_batch_size
+        return Release(jax.tree.map(lambda mean: np.asarray(mean, np.float64) * batch, after.opt_state), drawn, after)
+
+
+def clip_norm_at(run: jaxdp.DPSGD, state: Any) -> float:
+    return run.clip_norm if state.rule_state is None else float(state.rule_state.clip_norm)
+
+
+def violations(
+    run: jaxdp.DPSGD, loss: Callable[..., Any], params: Any, records: Any, *, steps: int, learning_rate: float = 0.01
+) -> set[str]:
+    """What is not as accounted: of "finite", "sensitivity", "noise", "reuse", "draws"."""
+    with jax.debug_key_reuse(False):  # which this finds by what is released
+        return _violations(Recorder(run, loss, learning_rate), params, records, steps)
+
+
+def _violations(recorder: Recorder, params: Any, records: Any, steps: int) -> set[str]:
+    run = recorder.run
+    data = recorder.data(records)
+    state = recorder.step.init(params, jax.random.key(0))
+    states, releases = [], []
+    for _ in range(steps):
+        states.append(state)
+        releases.append(recorder.release(state, data))
+        state = releases[-1].after
+        if not releases[-1].is_finite:
+            return {"finite"}
+    found = set()
+    if not _distances_hold(recorder, records, states, releases):
+        found.add("sensitivity")
+    noise = [
+        _noise(recorder, data, state, release) for state, release in zip(states[:_COMPARED], releases, strict=False)
+    ]
+    if not _noise_is_accounted(run, states, noise):
+        found.add("noise")
+    if _noise_is_reused(noise):
+        found.add("reuse")
+    if not _draws_are_accounted(run, np.array([release.drawn for release in releases])):
+        found.add("draws")
+    return found
+
+
+def distance(a: Any, b: Any) -> float:
+    squares = jax.tree.map(lambda x, y: float(np.square(x - y).sum()), a, b)
+    return float(np.sqrt(sum(jax.tree.leaves(squares))))
+
+
+def rounding(a: Any) -> float:
+    """By how much float32 rounding of a noisy sum, added up and divided once, can move it."""
+    return 2.0**-22 * float(np.sqrt(sum(float(np.square(leaf).sum()) for leaf in jax.tree.leaves(a))))
+
+
+def _distances_hold(recorder: Recorder, records: Any, states: Sequence[Any], releases: Sequence[Release]) -> bool:
+    run = recorder.run
+    times = 2 if run.adjacency == "replace_one" else 1
+    for state, release in zip(states[:_COMPARED], releases, strict=False):
+        limit = times * clip_norm_at(run, state) * (1 + 1e-5) + rounding(release.noisy_sum)
+        for victim in np.flatnonzero(release.drawn)[-3:]:
+            changed = {"swapped": int(victim)} if run.adjacency == "replace_one" else {"blank": int(victim)}
+            other = recorder.release(state, recorder.data(records, **changed))
+            if not other.is_finite or distance(release.noisy_sum, other.noisy_sum) > limit:
+                return False
+    return True
+
+
+def _noise(recorder: Recorder, data: Any, state: Any, release: Release) -> Any:
+    """Noise of the accounted standard deviation in units of the clip norm, and of a quantile's count in examples."""
+    other_key = jax.random.fold_in(state.keys.noise, 10**6)
+    changed = state._replace(keys=state.keys._replace(noise=other_key))
+    if state.rule_state is not None:
+        changed = changed._replace(rule_state=state.rule_state._replace(key=jax.random.fold_in(other_key, 1)))
+    other = recorder.release(changed, data)
+    scale = np.sqrt(2) * clip_norm_at(recorder.run, state)
+    noise = {"sum": jax.tree.map(lambda a, b: (a - b) / scale, release.noisy_sum, other.noisy_sum), "count": None}
+    if state.rule_state is not None:
+        rule = recorder.run.rule
+        fractions = [
+            0.0 - np.log(float(each.after.rule_state.clip_norm)) / rule.learning_rate for each in (release, other)
+        ]
+        noise["count"] = (fractions[0] - fractions[1]) * recorder.run.expected_batch_size / np.sqrt(2)
+    return noise
+
+
+def _has_deviation(values: Any, deviation: float) -> bool:
+    values = np.concatenate([np.ravel(value) for value in values])
+    law = scipy.stats.chi2(len(values))
+    statistic = float(np.square(values / deviation).sum())
+    return min(law.cdf(statistic), law.sf(statistic)) > FALSE_ALARM / 2
+
+
+def _noise_is_accounted(run: jaxdp.DPSGD, states: Sequence[Any], noise: Sequence[Any]) -> bool:
+    accounted = _innermost(run.event).noise_multiplier
+    of_sum = accounted
+    if isinstance(run.rule, jaxdp.clipping.Quantile):
+        count_noise = run.rule.count_noise
+        if not _has_deviation([each["count"] for each in noise], count_noise):
+            return False
+        of_sum = (accounted**-2 - (2 * count_noise) ** -2) ** -0.5
+    leaves = zip(*(jax.tree.leaves(each["sum"]) for each in noise), strict=True)
+    return all(_has_deviation(leaf, of_sum) for leaf in leaves)
+
+
+def _noise_is_reused(noise: Sequence[Any]) -> bool:
+    vectors = [np.ravel(leaf) for each in noise for leaf in jax.tree.leaves(each["sum"]) if np.size(leaf) >= _ENOUGH]
+    for size in {len(vector) for vector in vectors}:
+        same = np.array([vector for vector in vectors if len(vector) == size])
+        lengths = np.linalg.norm(same, axis=1)
+        if (lengths == 0).any():
+            return True
+        correlations = np.abs((same / lengths[:, None]) @ (same / lengths[:, None]).T)[np.triu_indices(len(same), 1)]
+        if (correlations > 6 / np.sqrt(size)).any():
+            return True
+    return False
+
+
+def _draws_are_accounted(run: jaxdp.DPSGD, drawn: np.ndarray) -> bool:
+    """Whether who was drawn, [steps, n], looks as the event says."""
+    event = _sampled(run.event)
+    if drawn.max(initial=0) > 1:
+        return False
+    steps, size = drawn.shape
+    sizes = drawn.sum(1)
+    if isinstance(event, dp.GaussianDpEvent):  # without sampling: nobody more often than the event counts
+        return bool((drawn.sum(0) <= run.event.count).all())
+    if isinstance(event, dp.TruncatedSubsampledGaussianDpEvent):
+        law = scipy.stats.binom(event.dataset_size, event.sampling_probability)
+        expected = sum(law.pmf(k) * min(k, event.truncated_batch_size) for k in range(size + 1)) / size
+        return bool(sizes.max() <= event.truncated_batch_size) and _share_is(drawn, expected)
+    rate = event.sampling_probability
+    spread = float(np.square(sizes - size * rate).sum() / (size * rate * (1 - rate))) if rate < 1 else None
+    if spread is None:
+        return bool(drawn.all())
+    law = scipy.stats.chi2(steps)
+    return _share_is(drawn, rate) and min(law.cdf(spread), law.sf(spread)) > FALSE_ALARM / 2
+
+
+def _share_is(drawn: np.ndarray, rate: float) -> bool:
+    return scipy.stats.binomtest(int(drawn.sum()), drawn.size, rate).pvalue > FALSE_ALARM
+
+
+def _sampled(event: Any) -> Any:
+    return event.event if isinstance(event, dp.SelfComposedDpEvent) else event
+
+
+def _innermost(event: Any) -> Any:
+    while not hasattr(event, "noise_multiplier"):
+        event = event.event
+    return event
