@@ -6,6 +6,7 @@ the same data with another noise key (what remains is noise). `violations` names
 `run.event` says. Statistical checks have fixed seeds and a false-alarm rate of 1e-7 each where those are changed.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -125,7 +126,7 @@ def rounding(a: Any) -> float:
 
 def _distances_hold(recorder: Recorder, records: Any, states: Sequence[Any], releases: Sequence[Release]) -> bool:
     run = recorder.run
-    times = 2 if run.adjacency == "replace_one" else 1
+    times = 2.0 if run.adjacency == "replace_one" else 1.0
     for state, release in zip(states[:_COMPARED], releases, strict=False):
         limit = times * clip_norm_at(run, state) * (1 + 1e-5) + rounding(release.noisy_sum)
         for victim in np.flatnonzero(release.drawn)[-3:]:
@@ -165,10 +166,10 @@ def _noise_is_accounted(run: jaxdp.DPSGD, states: Sequence[Any], noise: Sequence
     accounted = _innermost(run.event).noise_multiplier
     of_sum = accounted
     if isinstance(run.rule, jaxdp.clipping.Quantile):
-        count_noise = run.rule.count_noise
+        count_noise = run.rule.count_noise or math.nan
         if not _has_deviation([each["count"] for each in noise], count_noise):
             return False
-        of_sum = (accounted**-2 - (2 * count_noise) ** -2) ** -0.5
+        of_sum = (accounted**-2 - (2.0 * float(count_noise)) ** -2) ** -0.5
     leaves = zip(*(jax.tree.leaves(each["sum"]) for each in noise), strict=True)
     return all(_has_deviation(leaf, of_sum) for leaf in leaves)
 
@@ -200,9 +201,9 @@ def _draws_are_accounted(run: jaxdp.DPSGD, drawn: np.ndarray) -> bool:
         expected = sum(law.pmf(k) * min(k, event.truncated_batch_size) for k in range(size + 1)) / size
         return bool(sizes.max() <= event.truncated_batch_size) and _share_is(drawn, expected)
     rate = event.sampling_probability
-    spread = float(np.square(sizes - size * rate).sum() / (size * rate * (1 - rate))) if rate < 1 else None
-    if spread is None:
+    if rate == 1:
         return bool(drawn.all())
+    spread = float(np.square(sizes - size * rate).sum() / (size * rate * (1 - rate)))
     law = scipy.stats.chi2(steps)
     return _share_is(drawn, rate) and min(law.cdf(spread), law.sf(spread)) > FALSE_ALARM / 2
 

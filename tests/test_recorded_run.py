@@ -66,7 +66,12 @@ SCHEMES = {
 }
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+OTHERS = ("per group", "normalised", "whole batch at once", "one at a time")
+
+
+@pytest.mark.parametrize(
+    "scheme", [pytest.param(name, marks=[pytest.mark.slow] if name in OTHERS else []) for name in SCHEMES]
+)
 def test_what_a_run_releases_is_what_was_accounted(scheme: str) -> None:
     loss, params, records = problem()
     assert violations(a_run(**SCHEMES[scheme]), loss, params, records, steps=60) == set()
@@ -280,7 +285,24 @@ def planted(fault: Callable[[pytest.MonkeyPatch], None]) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+MORE_OF_A_KIND = {
+    constant_key,
+    noise_for_a_mean_on_a_sum,
+    noise_by_the_physical_batch,
+    no_noise_on_one_leaf,
+    not_finite_for_an_empty_batch,
+    the_first_of_the_draw_alone,
+    no_clipping,
+    groups_clipped_to_the_whole_norm_each,
+    padding_counted,
+}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=[pytest.mark.slow] if fault in MORE_OF_A_KIND else []) for fault in FAULTS],
+    ids=lambda fault: fault.__name__,
+)
 def test_a_planted_fault_is_found(fault: Callable[[pytest.MonkeyPatch], None]) -> None:
     found_by, changes = FAULTS[fault]
     loss, params, records = problem()

@@ -10,6 +10,7 @@ Not every event has every accountant: truncated Poisson sampling has PLD alone, 
 replace-one; Poisson sampling around a composition and a search over hyper-parameters have RDP alone.
 """
 
+import functools
 import logging
 import math
 from collections.abc import Iterator
@@ -94,8 +95,16 @@ def event_epsilon(
 
 
 def epsilon_at_interval(event: "DpEvent", delta: float, accountant: str, adjacency: str, interval: float) -> Spent:
-    """As `event_epsilon`, with privacy losses in steps of `interval`."""
+    """As `event_epsilon`, with privacy losses in steps of `interval`; what was asked before is remembered."""
     _checks.delta(delta)
+    asked = (with_float_noise(event), delta, accountant, adjacency, interval)
+    try:
+        return _remembered(*asked)
+    except TypeError:  # an event with a list in it can't be hashed
+        return _spent(*asked)
+
+
+def _spent(event: "DpEvent", delta: float, accountant: str, adjacency: str, interval: float) -> Spent:
     composed = composed_by(accountant, event, adjacency, interval)
     if composed is None:
         able = accountants_of(event, adjacency)
@@ -104,6 +113,9 @@ def epsilon_at_interval(event: "DpEvent", delta: float, accountant: str, adjacen
             f"the accountant {accountant!r} can't account {_short(event)} under adjacency={adjacency!r}: {fix}"
         )
     return spent_by(composed, accountant, delta)
+
+
+_remembered = functools.lru_cache(maxsize=256)(_spent)
 
 
 def accountants_of(event: "DpEvent", adjacency: str = "add_or_remove_one") -> tuple[str, ...]:

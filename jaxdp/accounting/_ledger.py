@@ -16,7 +16,7 @@ from ._events import event_from_dict, event_to_dict, with_float_noise
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-_SHARES = np.linspace(0.02, 0.98, 49)  # of delta, that one family of mechanisms may get where two are added up
+_SHARES = np.linspace(0.1, 0.9, 9)  # of delta, that one family of mechanisms may get where two are added up
 
 
 @dataclass(frozen=True)

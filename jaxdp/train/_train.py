@@ -207,9 +207,15 @@ class _Job:
             "accountant": self.plan.accountant,
             "delta": delta,
             "order": spent["rdp"].order if "rdp" in spent else None,
-            "total_epsilon": self.spent_before.extend(run.ledger()).total(delta=delta, accountant=None).epsilon,
+            "total_epsilon": self._total_epsilon(run, [each.epsilon for each in spent.values()]),
             **{name: getattr(run, name) for name in shared},
         }
+
+    def _total_epsilon(self, run: DPSGD, alone: list[float]) -> float:
+        """What the run and all that was spent before cost together."""
+        if not self.spent_before.entries:
+            return min(alone)
+        return self.spent_before.extend(run.ledger()).total(delta=self.options.delta).epsilon
 
     def _write_statement(self, run: DPSGD, summary: dict[str, Any]) -> None:
         notes = ("The keys of this run were erased when it finished.",)

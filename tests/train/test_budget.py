@@ -89,6 +89,7 @@ def test_shuffled_epochs_print_the_unamplified_epsilon_and_why_it_is_so_large(
     assert "blanked in its place" in said
 
 
+@pytest.mark.slow
 def test_truncated_batches_are_accounted_by_pld_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--sampling", "truncated_poisson", "--truncated-batch-size", "70", "--target-epsilon", "1"]
     cli.main(options(tmp_path / "run", *arguments, "--epochs", "1"))

@@ -250,7 +250,7 @@ def test_resuming_on_other_data_is_refused(
     assert "let anyone subtract the noise" in refused(["train", "--resume", str(small[0])], capsys)
 
 
-@pytest.mark.parametrize("model", ["cnn", "mlp"])
+@pytest.mark.parametrize("model", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("arguments", [["--no-dp"], ["--opt", "adam", "--noise-multiplier", "2"]])
 def test_every_model_trains_with_and_without_privacy(
     model: str, arguments: list[str], tfds_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

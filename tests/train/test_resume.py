@@ -22,6 +22,7 @@ from jaxdp.train._folder import RunFolder
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
 EPOCHS = 6
+LESS_LIKELY = ("empty files", "an empty folder")
 
 
 def options(epochs: int = EPOCHS, model: str = "cnn") -> list[str]:
@@ -85,6 +86,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(tmp_path: Path, undisturb
     assert result(tmp_path / "run") == undisturbed
 
 
+@pytest.mark.slow
 def test_resume_stands_for_the_output_folder_where_it_has_no_value(
     tmp_path: Path, undisturbed: Any, monkeypatch
 ) -> None:
@@ -93,6 +95,7 @@ def test_resume_stands_for_the_output_folder_where_it_has_no_value(
     assert result(tmp_path / "run") == undisturbed
 
 
+@pytest.mark.slow
 def test_checkpoints_within_an_epoch_resume_to_the_same_result(tmp_path: Path, undisturbed: Any, monkeypatch) -> None:
     monkeypatch.setattr(_loop, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     interrupt_at_epoch(3, tmp_path / "run", monkeypatch)
@@ -102,7 +105,7 @@ def test_checkpoints_within_an_epoch_resume_to_the_same_result(tmp_path: Path, u
     assert result(tmp_path / "run") == undisturbed
 
 
-@pytest.mark.parametrize("how", ["a flipped byte", "empty files", "an empty folder"])
+@pytest.mark.parametrize("how", ["a flipped byte", *(pytest.param(how, marks=pytest.mark.slow) for how in LESS_LIKELY)])
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     how: str, tmp_path: Path, undisturbed: Any, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
