@@ -344,7 +344,7 @@ def scan_in_a_scan() -> Problem:
     def loss(p: Any, xs: Any) -> Any:
         def layer(x: Any, w: Any) -> Any:
             step = lambda h, x: (jnp.tanh(h @ w["rec"] + x @ p["shared"]),) * 2
-            return jax.lax.scan(step, jnp.zeros(5), x)[1], None
+            return jax.lax.scan(step, jnp.zeros(5, x.dtype), x)[1], None
 
         return square(jax.lax.scan(layer, xs, {"rec": p["rec"]})[0])
 

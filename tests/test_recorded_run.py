@@ -97,6 +97,15 @@ def test_what_any_model_releases_is_what_was_accounted(name: str, dtype: str) ->
     assert violations(run, of_scalar, params, batch, steps=12, learning_rate=1e-3) == set()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["linen_dense", "linen_conv_2d_strided_dilated", "siamese_net"])
+def test_what_a_float16_model_releases_is_what_was_accounted(name: str) -> None:
+    loss, params, batch = in_dtype(jnp.float16, MODELS[name]())
+    of_scalar = lambda p, x: loss(p, x).astype(jnp.float32)
+    run = a_run(num_examples=6, expected_batch_size=3, steps=12, clip_norm=1e-4, microbatch_size=2)
+    assert violations(run, of_scalar, params, batch, steps=12, learning_rate=1e-3) == set()
+
+
 def test_a_record_that_is_not_there_moves_what_is_released_no_more_than_accounted() -> None:
     """The neighbour has one row less: another run, compiled anew, that draws the others as before."""
     loss, params, records = problem()

@@ -26,7 +26,9 @@ def gaps(votes: Int[np.ndarray, "queries classes"]) -> Float64[np.ndarray, "quer
 
 
 def laplace_log_q(votes: Int[np.ndarray, "queries classes"], gamma: float) -> PerQuery:
-    r"""\(\ln q\) for Laplace noise of scale \(1/\gamma\): \(q \le \min(1 - 1/m, \sum_j (2 + \gamma\Delta_j)/(4 e^{\gamma\Delta_j}))\).
+    r"""\(\ln q\) for Laplace noise of scale \(1/\gamma\).
+
+    \[ q \le \min\Bigl(1 - \frac1m, \sum_j \frac{2 + \gamma\Delta_j}{4 e^{\gamma\Delta_j}}\Bigr) \]
 
     References:
         Papernot et al., "Semi-supervised Knowledge Transfer for Deep Learning from Private Training Data", arXiv 1610.05755,
@@ -56,7 +58,7 @@ def laplace_rdp(gamma: float, orders: Orders, *, classic: bool = False) -> Order
     r"""The data-independent RDP of a Laplace noisy vote, [orders].
 
     With \(e = 2\gamma\): \(\min(e, e^2\alpha/2)\); and, unless `classic`, twice that of one Laplace mechanism of scale
-    \(1/\gamma\) if that is less: a vote that moves changes two counts by one each, and the winner is computed from the noisy counts.
+    \(1/\gamma\) if that is less: a vote that moves changes two counts by one each, of which the winner is computed.
     """
     orders = np.asarray(orders, np.float64)
     pure = 2 * gamma
@@ -106,17 +108,23 @@ def gaussian_rdp_given_votes(log_q: PerQuery, sigma: float, orders: Orders) -> C
         q = log_q[:, None]
         mu2 = sigma * np.sqrt(-q)
         mu1 = mu2 + 1
-        epsilon1, epsilon2 = mu1 / sigma**2, mu2 / sigma**2
-        limit = (mu2 - 1) * epsilon2 - mu2 * (np.log(mu1 / (mu1 - 1)) + np.log(mu2 / (mu2 - 1)))
-        holds = (mu1 > orders) & (mu2 > 1) & (-q > epsilon2) & (q <= limit)
+        limit = (mu2 - 1) * mu2 / sigma**2 - mu2 * (np.log(mu1 / (mu1 - 1)) + np.log(mu2 / (mu2 - 1)))
+        holds = (mu1 > orders) & (mu2 > 1) & (-q > mu2 / sigma**2) & (q <= limit)
+    certain = np.isneginf(q)
+    dependent = np.where(certain, 0.0, gaussian_bound(log_q, sigma, orders))
+    return np.where(holds | certain, np.minimum(np.maximum(dependent, 0), independent), independent)
+
+
+def gaussian_bound(log_q: PerQuery, sigma: float, orders: Orders) -> Curves:
+    """The formula of `gaussian_rdp_given_votes` without its conditions, [queries, orders]; NaN where it has no value."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        q, power = log_q[:, None], np.asarray(orders, np.float64) - 1
+        mu2 = sigma * np.sqrt(-q)
+        epsilon1, epsilon2 = (mu2 + 1) / sigma**2, mu2 / sigma**2
         stays = log1p(-np.exp(q))
         log_a = stays - log1p(-np.exp((q + epsilon2) * (mu2 - 1) / mu2))
-        log_b = epsilon1 - q / (mu1 - 1)
-        power = orders - 1
-        dependent = np.logaddexp(stays + power * log_a, q + power * log_b) / power
-    dependent = np.where(np.isneginf(q), 0.0, dependent)
-    holds |= np.isneginf(q)
-    return np.where(holds, np.minimum(np.maximum(dependent, 0), independent), independent)
+        log_b = epsilon1 - q / mu2
+        return np.logaddexp(stays + power * log_a, q + power * log_b) / power
 
 
 @cache

@@ -1,0 +1,250 @@
+r"""A data-dependent cost that may be published.
+
+The data-dependent RDP says how much the teachers agreed, so it is private itself. Noise scaled to its smooth sensitivity
+hides that (Nissim, Raskhodnikova and Smith, 2007): with the local sensitivity \(LS_d\) at distance d, the most that the total
+can change where the votes are up to d changes away,
+
+\[ SS = \max_d e^{-\beta d} \sum_{\text{queries}} LS_d \]
+
+changes by no more than a factor \(e^\beta\) between neighbours. Publishing the total plus \(\mathcal N(0, (s\,SS)^2)\) costs
+\(\rho_{SS}(\alpha) = \alpha e^{2\beta}/s^2 + (-\tfrac12 \ln(1 - 2\alpha\beta) + \alpha\beta)/(\alpha - 1)\) more.
+
+That noisy value lies below the truth half of the time. To make it an upper bound, a margin is added; since SS is private as well,
+the margin is made of a noisy SS: \(\ln SS\) has sensitivity β, so \(\ln SS + \mathcal N(0, (\beta\tau)^2)\) costs
+\(\alpha/(2\tau^2)\). Both noises stay below their margins but for a probability that is charged to δ.
+
+References:
+    Papernot et al., "Scalable Private Learning with PATE", arXiv 1802.08908, section 4.3 and appendix B.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from jaxtyping import Float64, Int
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtri_exp
+from scipy.stats import norm
+
+from .. import _checks
+from .._errors import UsageError
+from ._bounds import gaussian_log_q, gaussian_rdp_given_votes, threshold_log_q
+
+_GRID, _GRID_FROM = 4000, 600.0  # points at which conditions are checked, from ln q = -600
+
+PerQuery = Float64[np.ndarray, " queries"]
+ByDistance = Float64[np.ndarray, " distances"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sanitiser:
+    r"""How a data-dependent cost is made fit for publication; all of it chosen without looking at the votes.
+
+    Args:
+        order: α, the one order at which the total is published; above 1.
+        beta: β, how fast distance is discounted; above 0 and below 1/(2α).
+        noise: s, standard deviation of the noise in units of the smooth sensitivity.
+        noise_of_sensitivity: τ, standard deviation of the noise on the smooth sensitivity's logarithm, in units of β.
+        failure: the probability with which the published value may be too low; taken from δ.
+
+    Raises:
+        UsageError: for values out of range.
+    """
+
+    order: float = 14.0
+    beta: float = 0.0329
+    noise: float = 6.23
+    noise_of_sensitivity: float = 10.0
+    failure: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if _checks.positive("order", self.order, "give an order above 1, such as 14") <= 1:
+            raise UsageError(f"order={self.order} must be above 1: give an order such as 14")
+        if not _checks.positive("beta", self.beta, "give a discount such as 0.03") < 1 / (2 * self.order):
+            raise UsageError(f"beta={self.beta} must be below 1/(2 order) = {1 / (2 * self.order):.4g}: give less")
+        _checks.positive("noise", self.noise, "give it in units of the smooth sensitivity, such as 6")
+        _checks.positive("noise_of_sensitivity", self.noise_of_sensitivity, "give it in units of beta, such as 10")
+        _checks.delta(self.failure)
+
+    @property
+    def rdp(self) -> float:
+        """What publication itself costs, at the order."""
+        return smooth_sensitivity_rdp(self.beta, self.noise, self.order) + self.order / (
+            2 * self.noise_of_sensitivity**2
+        )
+
+    def publish(self, total: float, smooth_sensitivity: float, rng: np.random.Generator) -> float:
+        """An upper bound of `total`, but for the probability `failure`, that may be published at the price of `rdp`."""
+        if smooth_sensitivity == 0:
+            return total
+        z = float(norm.isf(self.failure / 2))
+        scale = math.exp(
+            math.log(smooth_sensitivity) + self.beta * self.noise_of_sensitivity * (rng.standard_normal() + z)
+        )
+        return total + self.noise * (smooth_sensitivity * rng.standard_normal() + z * scale)
+
+
+def smooth_sensitivity_rdp(beta: float, noise: float, order: float) -> float:
+    r"""\(\rho_{SS}(\alpha)\): what publishing a value with noise of `noise` times its β-smooth sensitivity costs.
+
+    References:
+        Papernot et al., arXiv 1802.08908, theorem 23.
+    """
+    spread = -0.5 * math.log(1 - 2 * order * beta) + order * beta
+    return order * math.exp(2 * beta) / noise**2 + spread / (order - 1)
+
+
+def smooth_sensitivity(by_distance: ByDistance, beta: float) -> float:
+    """The largest discounted local sensitivity."""
+    return float(np.max(np.exp(-beta * np.arange(len(by_distance))) * by_distance))
+
+
+def local_sensitivity_of_votes(votes: Int[np.ndarray, "queries classes"], sigma: float, order: float) -> ByDistance:
+    """The sum over queries of GNMax's local sensitivity, by distance from 0 until it no longer changes.
+
+    Args:
+        votes: counts [queries, classes].
+        sigma: σ of GNMax, in votes.
+        order: α.
+
+    Returns:
+        float64 [distances].
+
+    Raises:
+        UsageError: where the conditions of the proof fail for this σ, number of classes and order.
+
+    References:
+        Papernot et al., arXiv 1802.08908, appendix B.
+    """
+    classes = votes.shape[1]
+    condition_5, condition_6 = conditions(sigma, classes, order)
+    if not (condition_5 and condition_6):
+        raise UsageError(
+            f"the smooth sensitivity of GNMax is not proved for sigma={sigma:g}, {classes} classes and order {order:g} (conditions "
+            f"C5: {condition_5}, C6: {condition_6}): give more noise or another order, or publish the data-independent epsilon"
+        )
+    log_q0, log_q1 = region(sigma, classes, order)
+    flat = _local(np.array([log_q1]), sigma, classes, order)[0]
+    counts = -np.sort(-votes.astype(np.float64), axis=1)
+    log_q = gaussian_log_q(counts, sigma)
+    rising, totals = log_q < log_q1, []
+    outside = rising | (log_q > log_q0)
+    while True:
+        totals.append(float(np.where(outside, _local(log_q, sigma, classes, order), flat).sum()))
+        if not outside.any():
+            return np.array(totals)
+        step = np.where(rising, -1.0, 1.0) * outside
+        counts[:, 0] += step
+        counts[:, 1] -= step
+        possible = counts[:, 1] >= 0  # else no vote is left to move
+        counts[:, 1:] = -np.sort(-counts[:, 1:], axis=1)
+        log_q = gaussian_log_q(counts, sigma)
+        outside &= possible & np.where(rising, log_q < log_q1, log_q > log_q0)
+
+
+def local_sensitivity_of_threshold(
+    top: Int[np.ndarray, " queries"], teachers: int, threshold: float, sigma: float, order: float
+) -> ByDistance:
+    """The sum over queries of the threshold's local sensitivity, by distance: the largest change between neighbouring counts.
+
+    Args:
+        top: the plurality's count [queries].
+        teachers: how many vote.
+        threshold: T, in votes.
+        sigma: σ₁, in votes.
+        order: α.
+
+    Returns:
+        float64 [teachers + 1].
+    """
+    values = np.arange(-1, teachers + 2, dtype=np.float64)
+    costs = threshold_rdp_given_votes(values, threshold, sigma, np.array([order]))[:, 0]
+    changes = np.abs(np.diff(costs))
+    at = np.maximum(changes[:-1], changes[1:])  # by count from 0 to `teachers`
+    reach, totals = at.copy(), []
+    for _ in range(teachers + 1):
+        totals.append(float(reach[top].sum()))
+        reach = np.maximum(reach, np.maximum(np.append(reach[1:], 0), np.insert(reach[:-1], 0, 0)))
+    return np.array(totals)
+
+
+def threshold_rdp_given_votes(
+    top: PerQuery, threshold: float, sigma: float, orders: Float64[np.ndarray, " orders"]
+) -> Float64[np.ndarray, "queries orders"]:
+    """RDP of each threshold check, [queries, orders]: a noisy vote between yes and no, of one count of sensitivity 1."""
+    return gaussian_rdp_given_votes(threshold_log_q(top, threshold, sigma), math.sqrt(2) * sigma, orders)
+
+
+def region(sigma: float, classes: int, order: float) -> tuple[float, float]:
+    r"""\(\ln q_0\), where the data-dependent bound stops being useful, and \(\ln q_1\), one vote before it."""
+    log_q0 = log_q0_of(sigma, order)
+    return log_q0, float(_one_vote_nearer(np.array([log_q0]), sigma, classes)[0])
+
+
+@cache
+def log_q0_of(sigma: float, order: float) -> float:
+    r"""\(\ln q_0 = \min(\ln q^*, -\max((1 + 1/\sigma)^2, ((\alpha - 0.99)/\sigma)^2, 1/\sigma^2))\); the bound is α/σ² at q*."""
+    above = lambda log_q: float(_bound(np.array([log_q]), sigma, order)[0]) - order / sigma**2
+    limit = -max((1 + 1 / sigma) ** 2, ((order - 0.99) / sigma) ** 2, 1 / sigma**2)
+    if above(limit) <= 0:
+        return limit
+    low = 2 * limit
+    while above(low) > 0:
+        low *= 2
+    return float(brentq(above, low, limit, xtol=1e-14, rtol=1e-15))  # pyright: ignore[reportArgumentType]
+
+
+@cache
+def conditions(sigma: float, classes: int, order: float) -> tuple[bool, bool]:
+    """C5 and C6 of the proof, on a grid: the bound grows with q up to q₀, and its step to one vote further grows up to q₁.
+
+    References:
+        Papernot et al., arXiv 1802.08908, appendix B.4.2.
+    """
+    log_q0, log_q1 = region(sigma, classes, order)
+
+    def grows(function: Callable[[PerQuery], PerQuery], end: float) -> bool:
+        values = function(-np.geomspace(_GRID_FROM, -end, _GRID))
+        return bool(np.all(np.diff(values) >= -1e-12 * np.abs(values[1:])))
+
+    bound = lambda log_q: _bound(log_q, sigma, order)
+    step = lambda log_q: bound(_one_vote_further(log_q, sigma, classes)) - bound(log_q)
+    first = grows(bound, log_q0)
+    return first, first and grows(step, log_q1)
+
+
+def _local(log_q: PerQuery, sigma: float, classes: int, order: float) -> PerQuery:
+    """The most that the cost of a query changes by one vote."""
+    here = _cost(log_q, sigma, order)
+    further = _cost(_one_vote_further(log_q, sigma, classes), sigma, order)
+    return np.maximum(further - here, here - _cost(_one_vote_nearer(log_q, sigma, classes), sigma, order))
+
+
+def _cost(log_q: PerQuery, sigma: float, order: float) -> PerQuery:
+    log_q0 = log_q0_of(sigma, order)
+    most = order / sigma**2
+    return np.where(log_q < log_q0, np.minimum(_bound(np.minimum(log_q, log_q0), sigma, order), most), most)
+
+
+def _one_vote_further(log_q: PerQuery, sigma: float, classes: int) -> PerQuery:
+    r"""\(\ln B_U\): what q can become where one vote moves away from the winner."""
+    return np.minimum(_moved(log_q, classes, -1 / sigma), 0)
+
+
+def _one_vote_nearer(log_q: PerQuery, sigma: float, classes: int) -> PerQuery:
+    r"""\(\ln B_L\): what q can become where one vote moves to the winner."""
+    return _moved(log_q, classes, 1 / sigma)
+
+
+def _moved(log_q: PerQuery, classes: int, by: float) -> PerQuery:
+    r"""\(\ln \tfrac{m-1}{2} \mathrm{erfc}(\mathrm{erfcinv}(2q/(m-1)) + \text{by})\), by the logarithms of normal tails."""
+    others = math.log(classes - 1)
+    place = ndtri_exp(np.minimum(log_q - others, 0))
+    return others + log_ndtr(place - math.sqrt(2) * by)
+
+
+def _bound(log_q: PerQuery, sigma: float, order: float) -> PerQuery:
+    """The data-dependent bound itself at one order."""
+    return gaussian_bound(log_q, sigma, np.array([order]))[:, 0]

@@ -1,0 +1,115 @@
+"""From the teachers' predictions to votes per class, for all examples at once."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, Int32
+
+from .. import _checks
+from .._errors import UsageError
+
+_CHUNK = 2**15  # examples counted at a time: what is read of them stays in a processor's cache
+
+
+def vote_counts(
+    predictions: Int[Array | np.ndarray, "teachers examples"], num_classes: int
+) -> Int32[Array, "examples classes"]:
+    """How many teachers voted for each class, on each example.
+
+    Args:
+        predictions: integers [teachers, examples], the class that each teacher predicts for each example; int8 takes least room.
+        num_classes: m, the number of classes, whether or not all of them got votes.
+
+    Returns:
+        int32 [examples, num_classes].
+
+    Raises:
+        UsageError: for predictions that are not whole numbers from 0 to m - 1 in two dimensions, or of fewer than two teachers.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> vote_counts(jnp.array([[0, 2], [0, 1], [1, 2]]), num_classes=3).tolist()
+        [[2, 1, 0], [0, 1, 2]]
+    """
+    classes = _checks.count("num_classes", num_classes, "give the number of classes")
+    understood = check_predictions(predictions)
+    low, high = (int(_extreme(predictions, largest=largest)) for largest in (False, True))
+    if low < 0 or high >= classes:
+        raise UsageError(
+            f"predictions ({understood}) hold {low if low < 0 else high}, and with num_classes={classes} a class is a number from 0 "
+            f"to {classes - 1}: give each class its number"
+        )
+    return _count(jnp.asarray(predictions), classes)
+
+
+def check_predictions(predictions: Any) -> str:
+    """Refuse what can't be teachers' predictions; returns how they were understood."""
+    shape = np.shape(predictions)
+    if len(shape) != 2 or 0 in shape:
+        raise UsageError(f"predictions have shape {shape}: give [teachers, examples]")
+    understood = f"understood as {shape[0]} teachers x {shape[1]} examples"
+    if not jnp.issubdtype(predictions.dtype, jnp.integer):
+        raise UsageError(
+            f"predictions ({understood}) are {predictions.dtype}, and a vote is a whole number: give classes, such as "
+            "probabilities.argmax(-1)"
+        )
+    if shape[0] == 1:
+        raise UsageError(
+            f"predictions ({understood}) are of one teacher: transpose them if its examples vote, or train more teachers"
+        )
+    return understood
+
+
+def check_votes(votes: Any) -> np.ndarray:
+    """Votes as int64 [queries, classes] on the host; refuses what can't be counts of votes."""
+    counts = np.asarray(votes)
+    if counts.ndim != 2 or counts.shape[0] == 0 or counts.shape[1] < 2:
+        raise UsageError(f"votes have shape {counts.shape}: give counts [queries, classes] of two classes or more")
+    if not np.issubdtype(counts.dtype, np.integer):
+        if not np.all(np.isfinite(counts)) or np.any(counts != np.round(counts)):
+            raise UsageError(
+                f"votes are {counts.dtype} and not whole numbers: give counts, as jaxdp.pate.vote_counts makes"
+            )
+    if np.any(counts < 0):
+        raise UsageError(f"votes hold {counts.min()}: a count can't be negative")
+    counts = counts.astype(np.int64)
+    totals = counts.sum(axis=1)
+    if np.any(totals != totals[0]):
+        raise UsageError(
+            f"votes add up to {totals.min()} in one row and {totals.max()} in another: every teacher votes once on every query"
+        )
+    if totals[0] < 2:
+        raise UsageError(f"votes are of {totals[0]} teacher: one teacher's vote can't hide behind others")
+    return counts
+
+
+@jax.jit
+def _lowest(values: Array) -> Array:
+    return jnp.min(values)
+
+
+@jax.jit
+def _highest(values: Array) -> Array:
+    return jnp.max(values)
+
+
+def _extreme(values: Any, *, largest: bool) -> Any:
+    return (_highest if largest else _lowest)(jnp.asarray(values))
+
+
+@jax.jit(static_argnames="classes")
+def _count(predictions: Int[Array, "teachers examples"], classes: int) -> Int32[Array, "examples classes"]:
+    examples = predictions.shape[1]
+    chunk = min(_CHUNK, examples)
+
+    def counts(start: Any) -> Int32[Array, "chunk classes"]:
+        part = jax.lax.dynamic_slice_in_dim(predictions, start, chunk, axis=1)
+        return jnp.stack([jnp.sum(part == c, axis=0, dtype=jnp.int32) for c in range(classes)], axis=1)
+
+    starts = jnp.minimum(jnp.arange(0, examples, chunk, dtype=jnp.int32), examples - chunk)
+    parts = jax.lax.map(counts, starts)
+    whole = parts[:-1].reshape(-1, classes)
+    rest = examples - whole.shape[0]
+    return jnp.concatenate([whole, parts[-1, chunk - rest :]])
