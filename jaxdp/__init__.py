@@ -11,7 +11,7 @@ the accountant assumes, and an epsilon that is true of the run come out.
     print(run.statement(delta=1e-5))
 """
 
-from . import accounting as accounting, clipping as clipping, data as data
+from . import accounting as accounting, clipping as clipping, data as data, pate as pate
 from ._errors import UsageError as UsageError
 from ._run import DPSGD as DPSGD
 from ._step import PrivateStep as PrivateStep, StepMetrics as StepMetrics, TrainState as TrainState

@@ -30,7 +30,7 @@ from scipy.stats import norm
 
 from .. import _checks
 from .._errors import UsageError
-from ._bounds import gaussian_log_q, gaussian_rdp_given_votes, threshold_log_q
+from ._bounds import gaussian_bound, gaussian_log_q, gaussian_rdp_given_votes, threshold_log_q
 
 _GRID, _GRID_FROM = 4000, 600.0  # points at which conditions are checked, from ln q = -600
 
@@ -77,13 +77,9 @@ class Sanitiser:
 
     def publish(self, total: float, smooth_sensitivity: float, rng: np.random.Generator) -> float:
         """An upper bound of `total`, but for the probability `failure`, that may be published at the price of `rdp`."""
-        if smooth_sensitivity == 0:
-            return total
         z = float(norm.isf(self.failure / 2))
-        scale = math.exp(
-            math.log(smooth_sensitivity) + self.beta * self.noise_of_sensitivity * (rng.standard_normal() + z)
-        )
-        return total + self.noise * (smooth_sensitivity * rng.standard_normal() + z * scale)
+        hidden = smooth_sensitivity * math.exp(self.beta * self.noise_of_sensitivity * (rng.standard_normal() + z))
+        return total + self.noise * (smooth_sensitivity * rng.standard_normal() + z * hidden)
 
 
 def smooth_sensitivity_rdp(beta: float, noise: float, order: float) -> float:
@@ -122,8 +118,8 @@ def local_sensitivity_of_votes(votes: Int[np.ndarray, "queries classes"], sigma:
     condition_5, condition_6 = conditions(sigma, classes, order)
     if not (condition_5 and condition_6):
         raise UsageError(
-            f"the smooth sensitivity of GNMax is not proved for sigma={sigma:g}, {classes} classes and order {order:g} (conditions "
-            f"C5: {condition_5}, C6: {condition_6}): give more noise or another order, or publish the data-independent epsilon"
+            f"the smooth sensitivity of GNMax is not proved for sigma={sigma:g}, {classes} classes and order {order:g} (C5: "
+            f"{condition_5}, C6: {condition_6}): give more noise or another order, or publish the data-independent epsilon"
         )
     log_q0, log_q1 = region(sigma, classes, order)
     flat = _local(np.array([log_q1]), sigma, classes, order)[0]

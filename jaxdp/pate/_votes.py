@@ -38,8 +38,8 @@ def vote_counts(
     low, high = (int(_extreme(predictions, largest=largest)) for largest in (False, True))
     if low < 0 or high >= classes:
         raise UsageError(
-            f"predictions ({understood}) hold {low if low < 0 else high}, and with num_classes={classes} a class is a number from 0 "
-            f"to {classes - 1}: give each class its number"
+            f"predictions ({understood}) hold {low if low < 0 else high}, and with num_classes={classes} a class is a number "
+            f"from 0 to {classes - 1}: give each class its number"
         )
     return _count(jnp.asarray(predictions), classes)
 
@@ -67,11 +67,11 @@ def check_votes(votes: Any) -> np.ndarray:
     counts = np.asarray(votes)
     if counts.ndim != 2 or counts.shape[0] == 0 or counts.shape[1] < 2:
         raise UsageError(f"votes have shape {counts.shape}: give counts [queries, classes] of two classes or more")
-    if not np.issubdtype(counts.dtype, np.integer):
-        if not np.all(np.isfinite(counts)) or np.any(counts != np.round(counts)):
-            raise UsageError(
-                f"votes are {counts.dtype} and not whole numbers: give counts, as jaxdp.pate.vote_counts makes"
-            )
+    whole = np.issubdtype(counts.dtype, np.integer) or bool(np.all(np.isfinite(counts) & (counts == np.round(counts))))
+    if not whole:
+        raise UsageError(
+            f"votes are {counts.dtype} and not whole numbers: give counts, as jaxdp.pate.vote_counts makes"
+        )
     if np.any(counts < 0):
         raise UsageError(f"votes hold {counts.min()}: a count can't be negative")
     counts = counts.astype(np.int64)

@@ -1,0 +1,76 @@
+"""What to expect before a private query is asked: how many answers, at what cost, for a mechanism and a sample of votes.
+
+A forecast looks at the votes of its sample, so it is for public or synthetic votes, or for the eyes of those who hold the data.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+from scipy.special import log_ndtr
+
+from .. import _checks
+from .._errors import UsageError
+from ._analysis import convert, usual_orders
+from ._bounds import gaussian_log_q, gaussian_rdp_given_votes, laplace_log_q, laplace_rdp_given_votes
+from ._mechanisms import ConfidentNoisyMax, GaussianNoisyMax, InteractiveNoisyMax, LaplaceNoisyMax, Mechanism
+from ._sanitise import threshold_rdp_given_votes
+from ._votes import check_votes
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What to expect of so many queries like those of the sample.
+
+    Attributes:
+        asked: how many queries.
+        answered: how many of them would be answered, on average.
+        epsilon: the data-dependent ε that would come out, the votes of a query charged by its probability of being answered.
+        delta: the δ of ε.
+    """
+
+    asked: int
+    answered: float
+    epsilon: float
+    delta: float
+
+
+def forecast(votes: Int[Any, "sample classes"], mechanism: Mechanism, *, queries: int, delta: float = 1e-5) -> Forecast:
+    """What `queries` queries whose votes are like those of a sample would be answered, and cost.
+
+    Args:
+        votes: counts [sample, classes].
+        mechanism: Laplace noise, GNMax or Confident-GNMax.
+        queries: how many are to be asked.
+        delta: the δ of (ε, δ).
+
+    Returns:
+        A `Forecast`.
+
+    Raises:
+        UsageError: for votes that aren't counts, or Interactive-GNMax, whose student is not known beforehand.
+    """
+    if isinstance(mechanism, InteractiveNoisyMax):
+        raise UsageError(
+            "what Interactive-GNMax answers depends on a student that is not there yet: forecast ConfidentNoisyMax"
+        )
+    counts, asked = check_votes(votes), _checks.count("queries", queries, "give the number of queries to ask")
+    _checks.delta(delta)
+    orders, passing = usual_orders(), np.ones(len(counts))
+    if isinstance(mechanism, LaplaceNoisyMax):
+        each = laplace_rdp_given_votes(laplace_log_q(counts, mechanism.gamma), mechanism.gamma, orders)
+    elif isinstance(mechanism, GaussianNoisyMax):
+        each = gaussian_rdp_given_votes(gaussian_log_q(counts, mechanism.sigma), mechanism.sigma, orders)
+    else:
+        each, passing = _with_threshold(counts, mechanism)
+    expected = each.mean(axis=0) * asked
+    return Forecast(asked, float(passing.mean() * asked), convert(orders, expected, delta).epsilon, delta)
+
+
+def _with_threshold(votes: np.ndarray, mechanism: ConfidentNoisyMax) -> tuple[np.ndarray, np.ndarray]:
+    top, orders = votes.max(axis=1).astype(np.float64), usual_orders()
+    passing = np.exp(log_ndtr((top - mechanism.threshold) / mechanism.sigma_threshold))
+    checks = threshold_rdp_given_votes(top, mechanism.threshold, mechanism.sigma_threshold, orders)
+    winners = gaussian_rdp_given_votes(gaussian_log_q(votes, mechanism.sigma_max), mechanism.sigma_max, orders)
+    return checks + passing[:, None] * winners, passing

@@ -1,0 +1,82 @@
+"""`perform_analysis`, by the name and the arguments that tutorials know from PySyft, on the right rows."""
+
+import math
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from .. import _checks
+from .._errors import UsageError
+from ._analysis import convert
+from ._bounds import laplace_log_q, laplace_rdp, laplace_rdp_given_votes
+from ._votes import check_predictions, vote_counts
+
+
+def perform_analysis(
+    teacher_preds: Int[Any, "teachers examples"],
+    indices: Any = None,
+    noise_eps: float = 0.1,
+    delta: float = 1e-5,
+    moments: int = 8,
+    num_classes: int | None = None,
+) -> tuple[float, float]:
+    """The data-dependent and the data-independent ε of labelling by Laplace noisy max, by the moments of the 2017 paper.
+
+    Args:
+        teacher_preds: integers [teachers, examples].
+        indices: integers [labelled], the row numbers of the examples that were labelled, each once; all by default. Not labels.
+        noise_eps: γ, one over the scale of the Laplace noise. Each query costs (2γ)-differential privacy, not γ.
+        delta: the δ of (ε, δ).
+        moments: how many moments to search, from 1 to this.
+        num_classes: by default one more than the largest prediction.
+
+    Returns:
+        (data-dependent ε, data-independent ε). The first is private: it tells how much the teachers agreed.
+
+    Raises:
+        UsageError: for indices that are not whole numbers, out of range, or given twice (labels passed for row numbers, most
+            often), and for predictions that aren't classes.
+
+    Example:
+        >>> preds = np.zeros((100, 100), np.int32)
+        >>> dependent, independent = perform_analysis(preds, noise_eps=0.1, num_classes=10)
+        >>> f"{dependent:.4f} {independent:.4f}"
+        '1.5266 11.7565'
+
+    References:
+        Papernot et al., arXiv 1610.05755.
+    """
+    gamma = _checks.positive("noise_eps", noise_eps, "give one over the scale of the Laplace noise, such as 0.1")
+    number = _checks.count("moments", moments, "give how many moments to search")
+    orders = np.arange(2, number + 2, dtype=np.float64)
+    _checks.delta(delta)
+    predictions = np.asarray(teacher_preds)
+    understood = check_predictions(predictions)
+    rows = _check_indices(indices, predictions.shape[1], understood)
+    classes = int(max(predictions.max() + 1, 2)) if num_classes is None else num_classes
+    votes = np.asarray(vote_counts(predictions[:, rows], classes))
+    curves = laplace_rdp_given_votes(laplace_log_q(votes, gamma), gamma, orders, classic=True)
+    independent = len(rows) * laplace_rdp(gamma, orders, classic=True)
+    dependent = np.minimum([math.fsum(curve) for curve in curves.T], independent)
+    found = [convert(orders, rdp, delta, "classic").epsilon for rdp in (dependent, independent)]
+    return found[0], found[1]
+
+
+def _check_indices(indices: Any, examples: int, understood: str) -> np.ndarray:
+    if indices is None:
+        return np.arange(examples)
+    rows = np.asarray(indices)
+    hint = (
+        "give the row numbers of the examples that were labelled, each once, not labels; leave indices out for all rows"
+    )
+    if rows.ndim != 1 or rows.size == 0 or not np.issubdtype(rows.dtype, np.integer):
+        raise UsageError(f"indices have shape {rows.shape} and dtype {rows.dtype}: {hint}")
+    if rows.min() < 0 or rows.max() >= examples:
+        bad = rows.min() if rows.min() < 0 else rows.max()
+        raise UsageError(
+            f"indices hold {bad}, and the predictions ({understood}) have rows 0 to {examples - 1}: {hint}"
+        )
+    if len(np.unique(rows)) != len(rows):
+        raise UsageError(f"indices hold a number twice, so they look like labels: {hint}")
+    return rows
