@@ -8,7 +8,7 @@ from typing import Any
 def test_the_snippets_run() -> None:
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     names: dict[str, Any] = {}
     for block in blocks:
         exec(block.replace("steps=200", "steps=2"), names)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Int32, Key
+from jaxtyping import Array, Bool, Float, Int32, Integer, Key
 
 from .. import _checks
 from .._errors import UsageError
@@ -20,7 +20,7 @@ from ._mechanisms import (
 )
 from ._votes import check_votes
 
-Votes = Int[Array | np.ndarray, "examples classes"]
+Votes = Integer[Array | np.ndarray, "examples classes"]
 
 
 class Labels(NamedTuple):
@@ -107,7 +107,7 @@ def confident_noisy_max(
 
 def interactive_noisy_max(
     votes: Votes,
-    student_probs: Float[Array | np.ndarray, "examples classes"],
+    student_probs: Float[Array | np.ndarray, "_ _"],
     *,
     threshold: float,
     sigma_threshold: float,

@@ -35,7 +35,7 @@ def laplace_log_q(votes: Int[np.ndarray, "queries classes"], gamma: float) -> Pe
         lemma 4.
     """
     lead = gamma * gaps(votes)
-    return _at_most_a_guess(logsumexp(np.log(2 + lead) - np.log(4) - lead, axis=1), votes.shape[1])
+    return _at_most_a_guess(np.asarray(logsumexp(np.log(2 + lead) - np.log(4) - lead, axis=1)), votes.shape[1])
 
 
 def gaussian_log_q(votes: Int[np.ndarray, "queries classes"], sigma: float) -> PerQuery:
@@ -45,7 +45,7 @@ def gaussian_log_q(votes: Int[np.ndarray, "queries classes"], sigma: float) -> P
         Papernot et al., "Scalable Private Learning with PATE", arXiv 1802.08908, proposition 7.
     """
     tails = log_ndtr(-gaps(votes) / (sigma * np.sqrt(2)))
-    return _at_most_a_guess(logsumexp(tails, axis=1), votes.shape[1])
+    return _at_most_a_guess(np.asarray(logsumexp(tails, axis=1)), votes.shape[1])
 
 
 def threshold_log_q(top: Float64[np.ndarray, " queries"], threshold: float, sigma: float) -> PerQuery:

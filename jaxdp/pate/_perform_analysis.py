@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
 
 from .. import _checks
 from .._errors import UsageError
@@ -14,7 +13,7 @@ from ._votes import check_predictions, vote_counts
 
 
 def perform_analysis(
-    teacher_preds: Int[Any, "teachers examples"],
+    teacher_preds: Any,
     indices: Any = None,
     noise_eps: float = 0.1,
     delta: float = 1e-5,

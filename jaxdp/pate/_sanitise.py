@@ -40,7 +40,10 @@ ByDistance = Float64[np.ndarray, " distances"]
 
 @dataclass(frozen=True, kw_only=True)
 class Sanitiser:
-    r"""How a data-dependent cost is made fit for publication; all of it chosen without looking at the votes.
+    r"""How a data-dependent cost is made fit for publication; all of it to be chosen without looking at the votes.
+
+    The defaults were chosen on synthetic votes of 250 teachers. With a few hundred answers the noise and its margin cost about
+    as much as agreement saves.
 
     Args:
         order: α, the one order at which the total is published; above 1.
@@ -53,10 +56,10 @@ class Sanitiser:
         UsageError: for values out of range.
     """
 
-    order: float = 14.0
-    beta: float = 0.0329
-    noise: float = 6.23
-    noise_of_sensitivity: float = 10.0
+    order: float = 8.0
+    beta: float = 0.05
+    noise: float = 6.0
+    noise_of_sensitivity: float = 3.0
     failure: float = 1e-6
 
     def __post_init__(self) -> None:
@@ -123,7 +126,7 @@ def local_sensitivity_of_votes(votes: Int[np.ndarray, "queries classes"], sigma:
         )
     log_q0, log_q1 = region(sigma, classes, order)
     flat = _local(np.array([log_q1]), sigma, classes, order)[0]
-    counts = -np.sort(-votes.astype(np.float64), axis=1)
+    counts = -np.sort(-votes.astype(np.int64), axis=1)
     log_q = gaussian_log_q(counts, sigma)
     rising, totals = log_q < log_q1, []
     outside = rising | (log_q > log_q0)
@@ -131,7 +134,7 @@ def local_sensitivity_of_votes(votes: Int[np.ndarray, "queries classes"], sigma:
         totals.append(float(np.where(outside, _local(log_q, sigma, classes, order), flat).sum()))
         if not outside.any():
             return np.array(totals)
-        step = np.where(rising, -1.0, 1.0) * outside
+        step = np.where(rising, -1, 1) * outside
         counts[:, 0] += step
         counts[:, 1] -= step
         possible = counts[:, 1] >= 0  # else no vote is left to move

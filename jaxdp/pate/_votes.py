@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Int32
+from jaxtyping import Array, Int32, Integer
 
 from .. import _checks
 from .._errors import UsageError
@@ -13,9 +13,7 @@ from .._errors import UsageError
 _CHUNK = 2**15  # examples counted at a time: what is read of them stays in a processor's cache
 
 
-def vote_counts(
-    predictions: Int[Array | np.ndarray, "teachers examples"], num_classes: int
-) -> Int32[Array, "examples classes"]:
+def vote_counts(predictions: Any, num_classes: int) -> Int32[Array, "examples classes"]:
     """How many teachers voted for each class, on each example.
 
     Args:
@@ -100,7 +98,7 @@ def _extreme(values: Any, *, largest: bool) -> Any:
 
 
 @jax.jit(static_argnames="classes")
-def _count(predictions: Int[Array, "teachers examples"], classes: int) -> Int32[Array, "examples classes"]:
+def _count(predictions: Integer[Array, "teachers examples"], classes: int) -> Int32[Array, "examples classes"]:
     examples = predictions.shape[1]
     chunk = min(_CHUNK, examples)
 

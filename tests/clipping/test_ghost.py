@@ -32,7 +32,25 @@ def _as_users_run() -> Any:
         yield
 
 
-@pytest.mark.parametrize("name", MODELS)
+MORE_OF_A_KIND = {
+    "linen_gru",
+    "linen_conv_3d",
+    "linen_conv_transposed",
+    "linen_scanned_and_rematerialised_transformer",
+    "nnx_mlp",
+    "nnx_embedding_and_einsum",
+    "equinox_mlp",
+    "equinox_conv",
+    "equinox_attention",
+    "bag_of_words_and_a_lookup_in_the_same_table",
+    "lookups_in_a_long_text",
+    "siamese_convolution",
+    "one_weight_in_two_shapes",
+    "scan_in_a_scan",
+}
+
+
+@pytest.mark.parametrize("name", [slow(name) if name in MORE_OF_A_KIND else name for name in MODELS])
 def test_grads_and_norms_are_those_of_a_loop_over_examples(name: str) -> None:
     loss, params, batch = MODELS[name]()
     mask = np.array([True, True, False, True, True, True])
