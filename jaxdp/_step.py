@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from ._run import DPSGD
 
 
-_NEXT_RUN = 2**31 - 2  # no step has this number, so no step's randomness has the keys derived from it
-
-
 class RunKeys(NamedTuple):
     """Three scalar keys, one for each kind of randomness; a step's own keys are derived from them and its number."""
 
@@ -119,13 +116,14 @@ class PrivateStep:
         params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
         return self._start(params, self._optimizer.init(params), RunKeys.split_from(key), Ledger())
 
-    def continue_from(self, state: TrainState) -> TrainState:
+    def continue_from(self, state: TrainState, key: Key[Array, ""]) -> TrainState:
         """Go on under this run from where another one stopped: with other noise, say, or another batch size.
 
-        What the other run spent goes into `state.ledger`; this one's steps and noise begin anew, with keys derived from its keys.
+        What the other run spent goes into `state.ledger`; this one's steps and noise begin anew.
 
         Args:
             state: of a step with the same optimizer; its arrays are used, so it is gone after the next step.
+            key: scalar key of this run alone, such as `jaxdp.key_from_entropy()`: noise drawn twice hides nothing.
 
         Returns:
             A `TrainState` before this run's first step.
@@ -138,8 +136,11 @@ class PrivateStep:
         like = jax.eval_shape(self._optimizer.init, state.params)
         if jax.tree.structure(like) != jax.tree.structure(state.opt_state):
             raise UsageError("continue_from: the state is of another optimizer: make the step with the same one")
-        fresh = jax.tree.map(lambda key: jax.random.fold_in(key, _NEXT_RUN), state.keys)
-        return self._start(state.params, state.opt_state, fresh, state.ledger)
+        spent = state.ledger
+        fresh = RunKeys.split_from(
+            jax.random.fold_in(key, len(spent.entries))
+        )  # others than those of `init` by the same key
+        return self._start(state.params, state.opt_state, fresh, spent)
 
     def _start(self, params: Any, opt_state: Any, keys: RunKeys, spent_before: Ledger) -> TrainState:
         if spent_before.entries and spent_before.adjacency != self.run.adjacency:
@@ -174,7 +175,7 @@ class PrivateStep:
         if state.run != self.run:
             raise UsageError(
                 f"the state is of another run than this step's: {_difference(state.run, self.run)}. Its epsilon would be false; "
-                "step.continue_from(state) goes on under the new run and keeps a ledger of both"
+                "step.continue_from(state, key) goes on under the new run and keeps a ledger of both"
             )
         if state.step + num_steps > self.run.steps:
             raise UsageError(

@@ -335,7 +335,7 @@ def test_a_state_of_another_run_is_refused_and_can_be_continued_with_a_ledger_of
     with pytest.raises(jaxdp.UsageError, match=r"noise_multiplier: 1\.2, 0\.9.*continue_from"):
         second(state, records)
     old_keys = jax.random.key_data(state.keys.noise)
-    state = second.continue_from(state)
+    state = second.continue_from(state, jax.random.key(0))  # even the first run's key gives other noise
     assert not np.array_equal(jax.random.key_data(state.keys.noise), old_keys)
     state, _ = second(state, records)
     assert [entry.event for entry in state.ledger.entries] == [run.event_of(3), quieter.event_of(1)]
@@ -343,9 +343,9 @@ def test_a_state_of_another_run_is_refused_and_can_be_continued_with_a_ledger_of
     assert both > run.epsilon(delta=1e-5, steps=3)
     special = a_run(adjacency="replace_special").make_step(loss, optax.sgd(0.01))
     with pytest.raises(jaxdp.UsageError, match="under one relation"):
-        special.continue_from(state)
+        special.continue_from(state, jax.random.key(1))
     with pytest.raises(jaxdp.UsageError, match="another optimizer"):
-        a_run().make_step(loss, optax.adam(0.01)).continue_from(state)
+        a_run().make_step(loss, optax.adam(0.01)).continue_from(state, jax.random.key(1))
 
 
 def test_a_model_with_batch_statistics_does_not_pass_in_silence() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from .._run import DPSGD
 from ..accounting import epsilon_at_interval
+from ..sampling import steps_per_shuffled_epoch
 
 _POINTS = 12
 _INTERVAL = 1e-3  # of a privacy loss: ten times faster than dp-accounting's own, and never below the truth
@@ -51,11 +52,16 @@ def plot_epsilon(run: DPSGD, delta: float, path: Path) -> None:
     figure = _figure(6)
     axis = figure.subplots()
     steps = sorted({int(step) for step in np.linspace(1, run.steps, _POINTS)})
+    style = "default"
+    if run.sampling == "shuffle":  # an epoch is paid for when it begins
+        per_epoch = steps_per_shuffled_epoch(run.num_examples, int(run.expected_batch_size))
+        steps, style = [*range(1, run.steps, per_epoch), run.steps], "steps-post"
     for name in ("rdp", "pld"):
         if name in run.accountants:
             spent = lambda step, by=name: epsilon_at_interval(run.event_of(step), delta, by, run.adjacency, _INTERVAL)
             values = [spent(step).epsilon for step in steps]
-            axis.plot(steps, values, "-", marker="o", markersize=3, label=f"{_NAMES[name]} ({values[-1]:.3f})")
+            label = f"{_NAMES[name]} ({values[-1]:.3f})"
+            axis.plot(steps, values, "-", marker="o", markersize=3, drawstyle=style, label=label)
     axis.set_xlabel("steps")
     axis.set_ylabel(f"ε at δ = {delta:g}")
     axis.set_ylim(bottom=0)
@@ -63,7 +69,7 @@ def plot_epsilon(run: DPSGD, delta: float, path: Path) -> None:
     axis.legend(frameon=False, loc="lower right")
     kind = {"poisson": "Poisson", "truncated_poisson": "truncated Poisson", "shuffle": "shuffled"}[run.sampling]
     figure.suptitle(
-        f"{kind} batches of {run.expected_batch_size:g} from {run.num_examples:,}, noise {run.noise_multiplier:.3g}"
+        f"{kind} batches of {run.expected_batch_size:g} from {run.num_examples:,}, noise multiplier {run.noise_multiplier:.3g}"
     )
     _save(figure, path)
 
@@ -100,6 +106,7 @@ def plot_comparison(runs: list[dict[str, Any]], path: Path) -> None:
     accountants = sorted({_NAMES[run["accountant"]] for run in private})
     axis.set_xlabel(f"ε at δ = {', '.join(deltas)} ({', '.join(accountants)})" if private else "ε")
     axis.set_ylabel("test accuracy (%)")
+    axis.margins(0.15)
     axis.set_xlim(left=0)
     axis.grid(alpha=0.3)
     _save(figure, path)
