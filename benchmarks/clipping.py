@@ -10,12 +10,7 @@ on a CPU a part of the speed is theirs. All methods of a workload run interleave
 a table, and writes it with a plot, the hardware, the versions and the command to benchmarks/results/DEVICE/.
 """
 
-import importlib.metadata
-import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import matplotlib
 import optax
+import record
 import tyro
 from rich.console import Console
 from rich.progress import track
@@ -210,21 +206,8 @@ def _print(variants: list[Variant]) -> None:
 
 
 def _write(options: Options, name: str, variants: list[Variant]) -> None:
-    device = jax.devices()[0].device_kind if jax.default_backend() != "cpu" else f"cpu-{os.cpu_count()}-cores"
-    folder = options.results / device.replace(" ", "-").lower()
-    folder.mkdir(parents=True, exist_ok=True)
-    record = {
-        "command": ["python", "benchmarks/clipping.py", *sys.argv[1:]],
-        "device": device,
-        "machine": platform.machine(),
-        "python": platform.python_version(),
-        "versions": {package: importlib.metadata.version(package) for package in ("jax", "flax", "optax")},
-        "commit": subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout.strip(),
-        "variants": [asdict(v) | {"median_milliseconds": v.median} for v in variants],
-    }
-    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    rows = [asdict(v) | {"median_milliseconds": v.median} for v in variants]
+    folder = record.write(options.results, name, {"variants": rows})
     _plot(variants, folder / f"{name}.png", sweep=options.sweep)
     print(f"written to {folder}")
 

@@ -7,12 +7,7 @@ All variants run interleaved in one process, on MNIST and in the loop that train
 end. Prints a table, and writes it with the hardware, the versions and the command to benchmarks/results/DEVICE/.
 """
 
-import importlib.metadata
-import json
-import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import record
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -128,18 +124,7 @@ def _report(options: Options, variants: list[Variant]) -> None:
         spread = f"{min(times):.1f} to {max(times):.1f}"
         table.add_row(variant.name, f"{median:.1f}", spread, f"{median / plain:.2f}", f"{variant.compile_seconds:.1f}")
     Console().print(table)
-    about = {
-        "command": " ".join(["python", *sys.argv]),
-        "device": f"{device.device_kind} ({device.platform})",
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {len(jax.devices())} device(s)",
-        "versions": {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "flax", "optax")},
-        "python": platform.python_version(),
-    }
-    folder = options.results / device.device_kind.replace(" ", "-")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"step-{options.model}-{options.batch_size}.json").write_text(
-        json.dumps(about | {"rows": rows}, indent=2)
-    )
+    record.write(options.results, f"step-{options.model}-{options.batch_size}", {"rows": rows})
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ def aggregate(votes: Votes, mechanism: Mechanism, *, key: Key[Array, ""], studen
         if isinstance(mechanism, InteractiveNoisyMax):
             against = check_student(student_probs, counts)
         return _with_threshold(counts, against, key, mechanism)
-    return Labels(labels, jnp.ones(labels.shape, jnp.bool_))
+    return Labels(labels, jnp.asarray(np.ones(labels.shape, np.bool_)))
 
 
 def check_student(student_probs: Any, votes: np.ndarray) -> Float[np.ndarray, "examples classes"]:
@@ -177,7 +177,7 @@ def check_student(student_probs: Any, votes: np.ndarray) -> Float[np.ndarray, "e
 
 
 def _noisy_max(votes: Any, key: Key[Array, ""], scale: float, kind: str) -> Int32[Array, " examples"]:
-    return _winner(jnp.asarray(votes, jnp.int32), key, jnp.float32(scale), kind)
+    return _winner(np.asarray(votes, np.int32), key, np.float32(scale), kind)
 
 
 @jax.jit(static_argnames="kind")

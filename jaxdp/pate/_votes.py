@@ -33,13 +33,15 @@ def vote_counts(predictions: Any, num_classes: int) -> Int32[Array, "examples cl
     """
     classes = _checks.count("num_classes", num_classes, "give the number of classes")
     understood = check_predictions(predictions)
-    low, high = (int(_extreme(predictions, largest=largest)) for largest in (False, True))
+    if predictions.dtype.itemsize > 4:  # which JAX would cut to 32 bits: what is out of range stays so
+        predictions = np.clip(np.asarray(predictions), -1, np.iinfo(np.int32).max).astype(np.int32)
+    counts, low, high = _count(predictions, classes)
     if low < 0 or high >= classes:
         raise UsageError(
             f"predictions ({understood}) hold {low if low < 0 else high}, and with num_classes={classes} a class is a number "
             f"from 0 to {classes - 1}: give each class its number"
         )
-    return _count(jnp.asarray(predictions), classes)
+    return counts
 
 
 def check_predictions(predictions: Any) -> str:
@@ -83,22 +85,11 @@ def check_votes(votes: Any) -> np.ndarray:
     return counts
 
 
-@jax.jit
-def _lowest(values: Array) -> Array:
-    return jnp.min(values)
-
-
-@jax.jit
-def _highest(values: Array) -> Array:
-    return jnp.max(values)
-
-
-def _extreme(values: Any, *, largest: bool) -> Any:
-    return (_highest if largest else _lowest)(jnp.asarray(values))
-
-
 @jax.jit(static_argnames="classes")
-def _count(predictions: Integer[Array, "teachers examples"], classes: int) -> Int32[Array, "examples classes"]:
+def _count(
+    predictions: Integer[Array, "teachers examples"], classes: int
+) -> tuple[Int32[Array, "examples classes"], Integer[Array, ""], Integer[Array, ""]]:
+    """The counts, and the lowest and the highest prediction."""
     examples = predictions.shape[1]
     chunk = min(_CHUNK, examples)
 
@@ -110,4 +101,4 @@ def _count(predictions: Integer[Array, "teachers examples"], classes: int) -> In
     parts = jax.lax.map(counts, starts)
     whole = parts[:-1].reshape(-1, classes)
     rest = examples - whole.shape[0]
-    return jnp.concatenate([whole, parts[-1, chunk - rest :]])
+    return jnp.concatenate([whole, parts[-1, chunk - rest :]]), jnp.min(predictions), jnp.max(predictions)

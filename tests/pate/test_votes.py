@@ -41,6 +41,7 @@ def test_votes_are_counted_for_every_example(teachers: int, examples: int, class
     [
         (np.array([[0, 1], [3, 0]]), "hold 3.*from 0 to 2"),
         (np.array([[0, -1], [1, 0]]), "hold -1"),
+        (np.array([[0, 2**32], [1, 0]]), "hold 2147483647"),
         (np.array([[0.0, 1.0], [1.0, 0.0]]), "2 teachers x 2 examples.*whole number"),
         (np.array([[0, 1, 2]]), "one teacher: transpose"),
         (np.zeros((0, 4), int), "give \\[teachers, examples\\]"),
