@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 SAMPLINGS = ("poisson", "truncated_poisson", "shuffle")
-UNITS = ("example", "user")
 _FLAT = Flat()
 
 
@@ -142,7 +141,7 @@ class DPSGD:
             )
 
     def _settle_unit(self, settle: Callable[[str, Any], None]) -> None:
-        _checks.one_of("unit", self.unit, UNITS)
+        _checks.one_of("unit", self.unit, accounting.UNITS)
         if (self.unit == "user") != (self.records_per_user is not None):
             raise UsageError(
                 f"unit={self.unit!r} with records_per_user={self.records_per_user}: give the most records of a user that "
@@ -164,6 +163,8 @@ class DPSGD:
 
     def event_of(self, steps: int) -> "DpEvent":
         """The event of the first `steps` steps of the run; more than the run has is an error."""
+        if _checks.non_negative("steps", steps, "give a number of the run's steps") != int(steps):
+            raise UsageError(f"steps={steps} must be a whole number")
         if steps > self.steps:
             raise UsageError(
                 f"steps={steps} exceeds the run's steps={self.steps}: describe a longer run with jaxdp.DPSGD"
@@ -180,7 +181,7 @@ class DPSGD:
     def ledger(self, steps: int | None = None) -> accounting.Ledger:
         """The run as a ledger of one entry, for as many of its steps as were made; all by default."""
         made = self.steps if steps is None else steps
-        ledger = accounting.Ledger(adjacency=self.adjacency)
+        ledger = accounting.Ledger(adjacency=self.adjacency, unit=self.unit)
         if made == 0:
             return ledger
         how = {
@@ -245,11 +246,9 @@ class DPSGD:
         self, epsilon: float, delta: float, accountant: str, ledger: accounting.Ledger | None
     ) -> accounting.Budget:
         _checks.delta(delta, self.num_examples)
-        before = accounting.Ledger(adjacency=self.adjacency).extend(ledger or accounting.Ledger())
-        if before.adjacency != self.adjacency:
-            raise UsageError(
-                f"the ledger holds under {before.adjacency} and the run under {self.adjacency}: account both under one relation"
-            )
+        own = self.ledger(0)
+        own.check_like(ledger or own)
+        before = own.extend(ledger or own)
         return accounting.Budget(epsilon=epsilon, delta=delta, accountant=accountant, ledger=before)
 
     def as_poisson(self) -> "DPSGD":

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int32, Key
 
+from . import _checks
 from ._errors import UsageError
 from .accounting import Ledger
 from .clipping import Quantile, check_batch, check_loss, check_params, example_keys, excess_within
@@ -24,6 +25,11 @@ from .transforms import PrivatizeState, in_float32
 
 if TYPE_CHECKING:
     from ._run import DPSGD
+
+
+_NEXT_RUN = (
+    2**31 - 2
+)  # no step has this number, and no split so many keys: nothing else follows from it and a run's key
 
 
 class RunKeys(NamedTuple):
@@ -137,17 +143,12 @@ class PrivateStep:
         if jax.tree.structure(like) != jax.tree.structure(state.opt_state):
             raise UsageError("continue_from: the state is of another optimizer: make the step with the same one")
         spent = state.ledger
-        fresh = RunKeys.split_from(
-            jax.random.fold_in(key, len(spent.entries))
-        )  # others than those of `init` by the same key
+        own = jax.random.fold_in(jax.random.fold_in(key, _NEXT_RUN), len(spent.entries))
+        fresh = RunKeys.split_from(own)
         return self._start(state.params, state.opt_state, fresh, spent)
 
     def _start(self, params: Any, opt_state: Any, keys: RunKeys, spent_before: Ledger) -> TrainState:
-        if spent_before.entries and spent_before.adjacency != self.run.adjacency:
-            raise UsageError(
-                f"what was spent before holds under {spent_before.adjacency}, this run under {self.run.adjacency}: "
-                "describe both under one relation"
-            )
+        self.run.ledger(0).check_like(spent_before)
         rule = self._grad_fn.rule
         rule_state = rule.init(self.run.clip_norm, keys.noise) if isinstance(rule, Quantile) else None
         return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before)
@@ -172,6 +173,7 @@ class PrivateStep:
 
     def many(self, state: TrainState, data: Any, *shared: Any, num_steps: int) -> tuple[TrainState, StepMetrics]:
         """`num_steps` steps in one compiled program; the metrics are stacked [num_steps]. Else as a call."""
+        num_steps = _checks.count("num_steps", num_steps, "give how many steps to make")
         if state.run != self.run:
             raise UsageError(
                 f"the state is of another run than this step's: {_difference(state.run, self.run)}. Its epsilon would be false; "

@@ -342,7 +342,7 @@ def test_a_state_of_another_run_is_refused_and_can_be_continued_with_a_ledger_of
     both = state.ledger.epsilon(delta=1e-5).epsilon
     assert both > run.epsilon(delta=1e-5, steps=3)
     special = a_run(adjacency="replace_special").make_step(loss, optax.sgd(0.01))
-    with pytest.raises(jaxdp.UsageError, match="under one relation"):
+    with pytest.raises(jaxdp.UsageError, match="under one adjacency"):
         special.continue_from(state, jax.random.key(1))
     with pytest.raises(jaxdp.UsageError, match="another optimizer"):
         a_run().make_step(loss, optax.adam(0.01)).continue_from(state, jax.random.key(1))

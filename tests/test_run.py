@@ -195,6 +195,14 @@ def test_more_steps_than_the_run_has_are_refused() -> None:
         step(state, data)
 
 
+@pytest.mark.parametrize("num_steps", [-1, 0, True])
+def test_a_run_cannot_be_wound_back(num_steps: Any) -> None:
+    params, data = problem()
+    step = a_run().make_step(loss, optax.sgd(0.1))
+    with pytest.raises(jaxdp.UsageError, match="num_steps"):
+        step.many(step.init(params, jax.random.key(0)), data, num_steps=num_steps)
+
+
 def test_data_of_another_size_than_the_runs_are_refused() -> None:
     params, data = problem(61)
     step = a_run().make_step(loss, optax.sgd(0.1))
@@ -238,6 +246,7 @@ def test_a_run_that_makes_no_sense_is_refused(changes: dict[str, Any], message: 
         (lambda: a_run(noise_multiplier=0.0).epsilon(delta=1e-5), "epsilon is infinite"),
         (lambda: a_run().epsilon(delta=0.5), "not below 1/60"),
         (lambda: a_run().epsilon(delta=1e-5, steps=31), "exceeds the run's steps=30"),
+        (lambda: a_run(sampling="shuffle", adjacency="replace_special").epsilon(delta=1e-5, steps=-5), "steps=-5"),
         (lambda: a_run().epsilon(delta=1e-5, accountant="moments"), "accountant='moments' is not known"),
     ],
 )

@@ -6,7 +6,7 @@ hyper-parameters is an event too (`_search`); a `Ledger` adds up everything that
 plain English. dp-accounting takes seconds to import and is imported where it is used.
 """
 
-from ._adjacency import ADJACENCIES as ADJACENCIES
+from ._adjacency import ADJACENCIES as ADJACENCIES, UNITS as UNITS
 from ._calibration import (
     Budget as Budget,
     batch_size as batch_size,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
 
 ADJACENCIES = ("add_or_remove_one", "replace_special", "replace_one")
+UNITS = ("example", "user")
 
 IN_WORDS = {
     "add_or_remove_one": "one is the other with one {unit} added or removed",

@@ -4,6 +4,7 @@ Each is a search by dp-accounting's calibration over an event that depends on on
 data, a `Ledger`, can be given with it: the budget is then for both.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -62,6 +63,8 @@ class Budget:
         if self.coarser is not None:
             found = self.coarser.most(event_of, limit)
             step = max(1, found // 256)
+            if not self.allows(event_of(found)):
+                found, step = 0, 1
         while found < limit and self.allows(event_of(min(found + step, limit))):
             found, step = min(found + step, limit), 2 * step
         too_many = min(found + step, limit)
@@ -76,7 +79,10 @@ class Budget:
         """The same, told faster and never to be less than it is; None where there is no such accountant."""
         if self.accountant != "pld" or self.interval == _COARSE:
             return None
-        return replace(self, interval=_COARSE)
+        try:
+            return replace(self, interval=_COARSE)
+        except UsageError:  # what was spent before leaves less than coarser steps can tell
+            return None
 
     def _search(self, event_of: Callable, low: float, high: float, *, discrete: bool) -> float:
         from dp_accounting import ExplicitBracketInterval, calibrate_dp_mechanism
@@ -114,7 +120,8 @@ def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float
     """
     high, factor = 1.0, 2.0
     if budget.coarser is not None:
-        high, factor = least_noise(budget.coarser, event_of), 1.004
+        with contextlib.suppress(UsageError):  # where coarser steps leave nothing, the search begins as without them
+            high, factor = least_noise(budget.coarser, event_of), 1.004
     low = high
     while not budget.allows(event_of(high)):
         low, high = high, high * factor

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 
+_COUNTS = ("count", "dataset_size", "truncated_batch_size", "source_dataset_size", "sample_size", "num_buckets")
+
+
 def poisson_event(*, noise_multiplier: _checks.Real, sample_rate: _checks.Real, steps: _checks.Count) -> "DpEvent":
     """`steps` Gaussian mechanisms, each on a Poisson sample: DP-SGD's event.
 
@@ -120,10 +123,10 @@ def rebuilt(event: "DpEvent", change: Callable[["DpEvent"], "DpEvent"]) -> "DpEv
 
 
 def with_float_noise(event: Any) -> "DpEvent":
-    """The event with every amount of noise as a plain `float`, whatever numeric type it came in.
+    """The event with every amount of noise as a plain `float` and every count as an `int`, whatever numeric type they came in.
 
     Raises:
-        UsageError: for what is not an event of dp-accounting.
+        UsageError: for what is not an event of dp-accounting, and for noise or counts below zero.
     """
     from dp_accounting import DpEvent
 
@@ -135,12 +138,8 @@ def with_float_noise(event: Any) -> "DpEvent":
     def change(part: DpEvent) -> DpEvent:
         kind = type(part)
         fields = {name: getattr(part, name) for name in _fields(kind)}
-        noise = {
-            name: _checks.real(name, value, "give noise as a float")
-            for name, value in fields.items()
-            if "noise" in name
-        }
-        return kind(**{**fields, **noise})
+        plain = {name: _plain(name, value) for name, value in fields.items() if "noise" in name or name in _COUNTS}
+        return kind(**{**fields, **plain})
 
     return rebuilt(event, change)
 
@@ -184,7 +183,17 @@ def event_from_dict(description: dict[str, Any]) -> "DpEvent":
             raise UsageError(f"{kind.__name__} needs the fields {_fields(kind)}; found {sorted(set(value) - {'type'})}")
         return kind(**{name: build(value[name]) for name in _fields(kind)})
 
-    return build(description)
+    return with_float_noise(build(description))
+
+
+def _plain(name: str, value: Any) -> float | int:
+    """A field of an event as a plain `int`, if it counts something, or `float`; neither may be negative."""
+    number = _checks.non_negative(name, value, "give a number of 0 or above")
+    if name not in _COUNTS:
+        return number
+    if number != int(number):
+        raise UsageError(f"{name}={value} must be a whole number")
+    return int(number)
 
 
 def _sigma(value: Any) -> float:

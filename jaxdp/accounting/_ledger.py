@@ -1,7 +1,7 @@
 """The ledger: everything that touched the data, composed into one total."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import _checks
 from .._errors import UsageError
-from ._adjacency import ADJACENCIES
+from ._adjacency import ADJACENCIES, UNITS
 from ._epsilon import ACCOUNTANTS, Spent, accountants_of, composed_by, event_epsilon, rounded_up, spent_by
 from ._events import event_from_dict, event_to_dict, with_float_noise
 
@@ -58,6 +58,7 @@ class Ledger:
     Args:
         entries: the expenses.
         adjacency: the relation under which all of them hold.
+        unit: what is protected: "example", or "user" with all their records.
 
     Example:
         >>> from jaxdp.accounting import Ledger, gaussian_event, poisson_event
@@ -71,25 +72,31 @@ class Ledger:
 
     entries: tuple[LedgerEntry, ...] = ()
     adjacency: str = "add_or_remove_one"
+    unit: str = "example"
 
     def __post_init__(self) -> None:
         _checks.one_of("adjacency", self.adjacency, ADJACENCIES)
+        _checks.one_of("unit", self.unit, UNITS)
 
     def add(self, event: "DpEvent", label: str) -> "Ledger":
         """A ledger with one more entry; raises `UsageError` for what is not a dp-accounting event."""
-        return Ledger((*self.entries, LedgerEntry(label, with_float_noise(event))), self.adjacency)
+        return replace(self, entries=(*self.entries, LedgerEntry(label, with_float_noise(event))))
 
     def extend(self, other: "Ledger") -> "Ledger":
-        """A ledger with the entries of both; raises `UsageError` where they hold under different relations."""
-        if not other.entries:
-            return self
+        """A ledger with the entries of both; raises `UsageError` where they hold under other relations or for other units."""
         if not self.entries:
-            return other
-        if other.adjacency != self.adjacency:
-            raise UsageError(
-                f"a ledger under {self.adjacency} can't take entries under {other.adjacency}: account both under one relation"
-            )
-        return Ledger((*self.entries, *other.entries), self.adjacency)
+            return other if other.entries else self
+        self.check_like(other)
+        return replace(self, entries=(*self.entries, *other.entries))
+
+    def check_like(self, other: "Ledger") -> None:
+        """Refuse a ledger whose entries hold under another relation or for another unit: a total would hold for neither."""
+        for name in ("adjacency", "unit"):
+            ours, theirs = getattr(self, name), getattr(other, name)
+            if other.entries and ours != theirs:
+                raise UsageError(
+                    f"a ledger with {name}={ours!r} can't take entries with {name}={theirs!r}: account both under one {name}"
+                )
 
     @property
     def event(self) -> "DpEvent":
@@ -144,7 +151,7 @@ class Ledger:
         parts = []
         for name in ("rdp", "pld"):
             entries = [entry for entry, its in zip(self.entries, accountant_of, strict=True) if its == name]
-            ledger = Ledger(tuple(entries), self.adjacency)
+            ledger = replace(self, entries=tuple(entries))
             parts.append(
                 (name, tuple(entry.label for entry in entries), composed_by(name, ledger.event, self.adjacency))
             )
@@ -161,19 +168,19 @@ class Ledger:
     def to_dict(self) -> dict[str, Any]:
         """The ledger as plain dicts and lists, for JSON."""
         entries = [{"label": entry.label, "event": event_to_dict(entry.event)} for entry in self.entries]
-        return {"adjacency": self.adjacency, "entries": entries}
+        return {"adjacency": self.adjacency, "unit": self.unit, "entries": entries}
 
     @classmethod
     def from_dict(cls, description: dict[str, Any]) -> "Ledger":
         """The inverse of `to_dict`; raises `UsageError` where `description` is not a ledger."""
         try:
             entries = [(entry["label"], entry["event"]) for entry in description["entries"]]
-            adjacency = description["adjacency"]
+            adjacency, unit = description["adjacency"], description["unit"]
         except (KeyError, TypeError) as error:
             raise UsageError(
-                f"not a ledger: expected an adjacency, and entries with a label and an event; found {description!r}"
+                f"not a ledger: expected adjacency, unit, and entries with a label and an event; found {description!r}"
             ) from error
-        return cls(tuple(LedgerEntry(label, event_from_dict(event)) for label, event in entries), adjacency)
+        return cls(tuple(LedgerEntry(label, event_from_dict(event)) for label, event in entries), adjacency, unit)
 
     def __hash__(self) -> int:
         return hash(json.dumps(self.to_dict()))

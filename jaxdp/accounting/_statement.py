@@ -95,9 +95,9 @@ def _sampling(run: "DPSGD", delta: float, made: int) -> str:
         )
     if run.sampling == "truncated_poisson":
         return (
-            f"For each, every {run.unit} was drawn independently with probability {rate}, and of a draw of more than "
-            f"{run.truncated_batch_size:,} a random subset of that size was used (truncated Poisson sampling, executed as "
-            "accounted)."
+            f"For each, every {run.unit} was drawn independently with probability {rate} (the larger of two neighbouring data "
+            f"sets has {run.num_examples:,}), and of a draw of more than {run.truncated_batch_size:,} a random subset of that "
+            "size was used (truncated Poisson sampling, executed as accounted)."
         )
     text = (
         f"Each epoch used every {run.unit} once, in shuffled batches of {run.expected_batch_size:g}. Shuffling has no "

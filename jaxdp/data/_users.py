@@ -1,5 +1,6 @@
 """Users as the unit of privacy: all records of a user in one row, so that sampling and clipping are by user."""
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ def group_by_user(
         records: pytree of arrays [records, ...].
         users: [records], whose each record is: numbers or strings.
         records_per_user: k, the most records that are used of a user; of more, a random k.
-        rng: which of them.
+        rng: which of them; a user's choice depends on it and on their own records alone.
 
     Returns:
         The pytree as arrays [users, k, ...], and bool [users, k]: which are records. Where a user has fewer than k, the rest
@@ -38,19 +39,35 @@ def group_by_user(
         ((3, 2), [1, 2, 1])
     """
     most = _checks.count("records_per_user", records_per_user, "give the most records of a user")
+    owners = np.asarray(users)
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(records)]
-    sizes = {len(leaf) if leaf.ndim else 0 for leaf in leaves} | {len(users)}
+    sizes = {len(leaf) if leaf.ndim else 0 for leaf in leaves} | {len(owners) if owners.ndim == 1 else 0}
     if len(sizes) != 1 or sizes == {0}:
-        raise UsageError(f"records and users disagree on the number of records, or have none: {sorted(sizes)}")
-    _, owner = np.unique(users, return_inverse=True)
-    order = rng.permutation(len(users))
-    order = order[np.argsort(owner[order], kind="stable")]
-    starts = np.searchsorted(owner[order], np.arange(owner.max() + 1))
-    counts = np.diff(np.append(starts, len(users)))
+        raise UsageError(
+            f"records and users [records] disagree on the number of records, or have none: {sorted(sizes)}"
+        )
+    if np.issubdtype(owners.dtype, np.floating) and np.isnan(owners).any():
+        raise UsageError("users hold NaN: give every record a user, so that no two users count as one")
+    names, owner = np.unique(owners, return_inverse=True)
+    order = np.lexsort((_priorities(names, owner, rng), owner))
+    starts = np.searchsorted(owner[order], np.arange(len(names)))
+    counts = np.diff(np.append(starts, len(owners)))
     place = np.arange(most)
     mask = place < counts[:, None]
     rows = order[starts[:, None] + np.where(mask, place, 0)]
     return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], records), mask
+
+
+def _priorities(names: np.ndarray, owner: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Random numbers of each user's records that depend on nobody else's: whoever joins or leaves changes no other user's row."""
+    seed = rng.bytes(16)
+    by_user = np.argsort(owner, kind="stable")
+    priorities = np.empty(len(owner), np.uint64)
+    for name, records in zip(names, np.split(by_user, np.flatnonzero(np.diff(owner[by_user])) + 1), strict=True):
+        digest = hashlib.sha256(seed + repr(name.item()).encode()).digest()
+        own = np.random.default_rng(int.from_bytes(digest, "big"))
+        priorities[records] = own.integers(2**64, size=len(records), dtype=np.uint64)
+    return priorities
 
 
 def loss_of_user(loss_fn: Callable[..., Float[Array, ""]]) -> Callable[..., Float[Array, ""]]:

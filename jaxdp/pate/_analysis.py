@@ -38,6 +38,7 @@ from ._mechanisms import (
 )
 from ._sanitise import (
     Sanitiser,
+    cost_at_order,
     local_sensitivity_of_threshold,
     local_sensitivity_of_votes,
     smooth_sensitivity,
@@ -225,7 +226,7 @@ def _check_orders(orders: Any) -> Orders:
     if orders is None:
         return usual_orders()
     alphas = np.atleast_1d(np.asarray(orders, np.float64))
-    if alphas.ndim != 1 or not np.all(np.isfinite(alphas)) or np.any(alphas <= 1):
+    if alphas.ndim != 1 or alphas.size == 0 or not np.all(np.isfinite(alphas)) or np.any(alphas <= 1):
         raise UsageError(f"orders={orders!r} must be finite and above 1: give Rényi orders such as [2, 4, 8, 16]")
     return alphas
 
@@ -298,10 +299,14 @@ def _sanitised(
             f"the sanitiser's failure={sanitiser.failure:g} must be below delta={delta:g}, from which it is taken"
         )
     order = np.array([sanitiser.order])
-    total = float(_rdp(votes, top, answered, mechanism, order, classic=False).sum())
     sigma = mechanism.sigma if isinstance(mechanism, GaussianNoisyMax) else mechanism.sigma_max
-    parts = [local_sensitivity_of_votes(votes[answered], sigma, sanitiser.order)] if answered.any() else []
+    total, parts = 0.0, []
+    if answered.any():
+        total += float(cost_at_order(gaussian_log_q(votes[answered], sigma), sigma, sanitiser.order).sum())
+        parts.append(local_sensitivity_of_votes(votes[answered], sigma, sanitiser.order))
     if isinstance(mechanism, ConfidentNoisyMax):
+        checks = threshold_rdp_given_votes(top, mechanism.threshold, mechanism.sigma_threshold, order)
+        total += float(checks.sum())
         teachers = int(votes[0].sum())
         plurality = votes.max(axis=1)
         of_checks = local_sensitivity_of_threshold(

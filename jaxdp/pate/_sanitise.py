@@ -125,7 +125,12 @@ def local_sensitivity_of_votes(votes: Int[np.ndarray, "queries classes"], sigma:
             f"{condition_5}, C6: {condition_6}): give more noise or another order, or publish the data-independent epsilon"
         )
     log_q0, log_q1 = region(sigma, classes, order)
-    flat = _local(np.array([log_q1]), sigma, classes, order)[0]
+    at_q1 = np.array([log_q1])
+    here = cost_at_order(at_q1, sigma, order)[0]
+    nearer = cost_at_order(_one_vote_nearer(at_q1, sigma, classes), sigma, order)[0]
+    flat = max(
+        order / sigma**2 - here, here - nearer
+    )  # one vote further than q1 lies q0, from which on the cost is all of it
     counts = -np.sort(-votes.astype(np.int64), axis=1)
     log_q = gaussian_log_q(counts, sigma)
     rising, totals = log_q < log_q1, []
@@ -216,12 +221,13 @@ def conditions(sigma: float, classes: int, order: float) -> tuple[bool, bool]:
 
 def _local(log_q: PerQuery, sigma: float, classes: int, order: float) -> PerQuery:
     """The most that the cost of a query changes by one vote."""
-    here = _cost(log_q, sigma, order)
-    further = _cost(_one_vote_further(log_q, sigma, classes), sigma, order)
-    return np.maximum(further - here, here - _cost(_one_vote_nearer(log_q, sigma, classes), sigma, order))
+    here = cost_at_order(log_q, sigma, order)
+    further = cost_at_order(_one_vote_further(log_q, sigma, classes), sigma, order)
+    return np.maximum(further - here, here - cost_at_order(_one_vote_nearer(log_q, sigma, classes), sigma, order))
 
 
-def _cost(log_q: PerQuery, sigma: float, order: float) -> PerQuery:
+def cost_at_order(log_q: PerQuery, sigma: float, order: float) -> PerQuery:
+    """The cost whose sensitivity is known, at one order: the bound below q₀, the data-independent α/σ² from there on."""
     log_q0 = log_q0_of(sigma, order)
     most = order / sigma**2
     return np.where(log_q < log_q0, np.minimum(_bound(np.minimum(log_q, log_q0), sigma, order), most), most)

@@ -32,6 +32,8 @@ def vote_counts(predictions: Any, num_classes: int) -> Int32[Array, "examples cl
         [[2, 1, 0], [0, 1, 2]]
     """
     classes = _checks.count("num_classes", num_classes, "give the number of classes")
+    if classes < 2:
+        raise UsageError(f"num_classes={num_classes} leaves nothing to vote on: give 2 or more")
     understood = check_predictions(predictions)
     if predictions.dtype.itemsize > 4:  # which JAX would cut to 32 bits: what is out of range stays so
         predictions = np.clip(np.asarray(predictions), -1, np.iinfo(np.int32).max).astype(np.int32)

@@ -35,7 +35,7 @@ class TruncatedPoissonSampler:
         >>> sampler = TruncatedPoissonSampler(key=jax.random.key(0), num_examples=100, sampling_rate=0.1,
         ...                                   truncated_batch_size=8, steps=3)
         >>> [int(batch.mask.sum()) for batch in sampler]
-        [8, 8, 8]
+        [8, 7, 7]
 
     References:
         arXiv 2508.15089, as dp-accounting's `TruncatedSubsampledGaussianDpEvent` accounts it.
@@ -60,12 +60,12 @@ class TruncatedPoissonSampler:
 
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
-        key = jax.random.fold_in(self.key, step)
-        drawn = included(key, self.num_examples, self.sampling_rate)
+        of_draw, of_subset = jax.random.split(jax.random.fold_in(self.key, step))
+        drawn = included(of_draw, self.num_examples, self.sampling_rate)
         most = jnp.int32(self.truncated_batch_size)
         return jax.lax.cond(
             jnp.sum(drawn, dtype=jnp.int32) > most,
-            lambda: drawn_first(_random_subset(jax.random.fold_in(key, 1), drawn, self.truncated_batch_size)),
+            lambda: drawn_first(_random_subset(of_subset, drawn, self.truncated_batch_size)),
             lambda: drawn_first(drawn),
         )
 

@@ -38,13 +38,17 @@ RECIPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A run with every number settled. `run`, and the `accountant` that shows its epsilon, are None without privacy."""
+    """A run with every number settled: of the steps `asked` for, as many as the budget allows.
+
+    `run`, and the `accountant` that shows its epsilon, are None without privacy.
+    """
 
     lr: float
     epochs: int
     steps_per_epoch: int
     batch_size: int
     steps: int
+    asked: int
     run: DPSGD | None
     accountant: str | None
 
@@ -87,6 +91,7 @@ def settle(options: TrainOptions, num_examples: int, spent_before: accounting.Le
         steps_per_epoch=per_epoch,
         batch_size=batch_size,
         steps=steps,
+        asked=epochs * per_epoch,
         run=run,
         accountant=accountant,
     )

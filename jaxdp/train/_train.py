@@ -57,9 +57,8 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
     else:
         folder = RunFolder.existing(options.resume)
         plan, spent_before = _stored_plan(folder, options, fingerprint)
-    asked = plan.steps if options.epochs is None else options.epochs * plan.steps_per_epoch
-    if plan.steps < asked:
-        line = f"stopping after {plan.steps} of {asked} steps, before --target-epsilon {options.target_epsilon:g} is overshot"
+    if plan.steps < plan.asked:
+        line = f"stopping after {plan.steps} of {plan.asked} steps, before --target-epsilon {options.target_epsilon} is overshot"
         console.print(line, highlight=False, soft_wrap=True)
     job = _Job(options, plan, spent_before, folder, data, device, console, started)
     run_fingerprint = hashlib.sha256(json.dumps(folder.read_json("config.json")).encode()).hexdigest()

@@ -112,5 +112,38 @@ def test_a_budget_counts_what_was_spent_before() -> None:
         run.with_noise_for(epsilon=0.1, delta=1e-5, ledger=before)
     text = found.statement(delta=1e-5, spent_before=before)
     assert "used before, by: a mean" in text
-    with pytest.raises(jaxdp.UsageError, match="under one relation"):
+    with pytest.raises(jaxdp.UsageError, match="under one adjacency"):
         run.with_noise_for(epsilon=2.0, delta=1e-5, ledger=Ledger(before.entries, "replace_one"))
+
+
+def test_what_protects_examples_is_not_added_to_what_protects_users() -> None:
+    usual = {"num_examples": 4000, "expected_batch_size": 200, "steps": 4, "clip_norm": 1.0, "noise_multiplier": 1.0}
+    examples, users = jaxdp.DPSGD(**usual), jaxdp.DPSGD(**usual, unit="user", records_per_user=20)
+    for call in (
+        lambda: users.statement(delta=1e-5, spent_before=examples.ledger()),
+        lambda: users.with_noise_for(epsilon=3.0, delta=1e-5, ledger=examples.ledger()),
+        lambda: users.ledger().extend(examples.ledger()),
+    ):
+        with pytest.raises(jaxdp.UsageError, match="account both under one unit"):
+            call()
+    assert Ledger.from_dict(users.ledger().to_dict()) == users.ledger()
+
+
+@pytest.mark.parametrize("count", [-3, 1.5])
+def test_an_event_that_gives_back_is_refused(count: Any) -> None:
+    event = dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), count)
+    with pytest.raises(jaxdp.UsageError, match="count"):
+        Ledger().add(event, "a gift")
+    stored = Ledger().add(dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), np.int64(3)), "three").to_dict()
+    stored["entries"][0]["event"]["count"] = count
+    with pytest.raises(jaxdp.UsageError, match="count"):
+        Ledger.from_dict(stored)
+
+
+def test_a_budget_by_pld_nearly_spent_still_allows_what_it_allows() -> None:
+    spent = Ledger().add(gaussian_event(noise_multiplier=3.0), "a mean")
+    cost = spent.epsilon(delta=1e-5, accountant="pld").epsilon
+    run = jaxdp.DPSGD(num_examples=4000, expected_batch_size=4, steps=50, clip_norm=1.0, noise_multiplier=20.0)
+    within = run.within(epsilon=cost * 1.0005, delta=1e-5, accountant="pld", ledger=spent)
+    both = spent.extend(within.ledger()).epsilon(delta=1e-5, accountant="pld").epsilon
+    assert cost <= both <= cost * 1.0005

@@ -72,3 +72,19 @@ def test_a_run_over_users_trains() -> None:
 def test_records_and_users_of_different_numbers_are_refused() -> None:
     with pytest.raises(jaxdp.UsageError, match="disagree"):
         group_by_user(RECORDS[:3], USERS, records_per_user=2, rng=np.random.default_rng(0))
+
+
+def test_who_joins_changes_nobody_elses_row() -> None:
+    """Else adding a user would change many rows, and the guarantee would not be one user's."""
+    users = np.repeat(np.arange(30), 10)
+    values = np.arange(300.0)
+    joined_users, joined_values = np.append([99], users), np.append([-1.0], values)
+    before, _ = group_by_user(values, users, records_per_user=3, rng=np.random.default_rng(0))
+    after, _ = group_by_user(joined_values, joined_users, records_per_user=3, rng=np.random.default_rng(0))
+    np.testing.assert_array_equal(before, after[:-1])
+
+
+@pytest.mark.parametrize("users", [np.zeros(6), np.array([0.0, np.nan, 1, 1, 1, 1, 1])])
+def test_users_that_cannot_be_told_apart_are_refused(users: np.ndarray) -> None:
+    with pytest.raises(jaxdp.UsageError, match="users"):
+        group_by_user(RECORDS, users, records_per_user=2, rng=np.random.default_rng(0))

@@ -193,6 +193,33 @@ def test_local_sensitivity_bounds_every_change_of_one_teacher() -> None:
                 assert abs(costs(moved[None])[0] - costs(votes[None])[0]) <= bound * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(
+    ("teachers", "classes", "sigma", "order"), [(14, 4, 1.0, 1.5), (12, 3, 0.5, 1.5), (16, 3, 2.0, 2.0)]
+)
+def test_smooth_sensitivity_is_smooth_and_an_upper_bound_on_all_votes(
+    teachers: int, classes: int, sigma: float, order: float
+) -> None:
+    """Every vote that so few teachers can cast, and every neighbour of it."""
+    if _sanitise.conditions(sigma, classes, order) != (True, True):
+        pytest.skip("refused")
+    beta = 0.05
+    every = [v for v in np.ndindex(*[teachers + 1] * classes) if sum(v) == teachers]
+    cost = lambda v: _sanitise.cost_at_order(_bounds.gaussian_log_q(np.array([v]), sigma), sigma, order)[0]
+    costs = {v: cost(v) for v in every}
+    smooth = {
+        v: _sanitise.smooth_sensitivity(_sanitise.local_sensitivity_of_votes(np.array([v]), sigma, order), beta)
+        for v in {tuple(sorted(v)) for v in every}
+    }
+    for v in smooth:
+        for left in range(classes):
+            for taken in range(classes):
+                moved = tuple(n - (i == left) + (i == taken) for i, n in enumerate(v))
+                if min(moved) < 0:
+                    continue
+                assert abs(costs[moved] - costs[v]) <= smooth[v] * (1 + 1e-9)
+                assert smooth[tuple(sorted(moved))] <= smooth[v] * math.exp(beta) * (1 + 1e-9)
+
+
 def test_the_threshold_sensitivity_bounds_every_change_of_a_count_within_its_distance() -> None:
     costs = _sanitise.threshold_rdp_given_votes(np.arange(-1, 102, dtype=float), 60.0, 20.0, np.array([8.0]))[:, 0]
     by_distance = _sanitise.local_sensitivity_of_threshold(np.array([50]), 100, 60.0, 20.0, 8.0)
@@ -232,6 +259,8 @@ def test_a_sanitised_bound_fails_no_more_often_than_it_says() -> None:
             "answered is missing.*forecast",
         ),
         (lambda v: pate.analyze(v, pate.GaussianNoisyMax(sigma=40.0), orders=[1.0, 2.0]), "above 1"),
+        (lambda v: pate.analyze(v, pate.GaussianNoisyMax(sigma=40.0), orders=[]), "above 1"),
+        (lambda v: pate.perform_analysis(np.zeros((5, 5), int), num_classes=1), "num_classes=1"),
         (
             lambda v: pate.analyze(v, pate.LaplaceNoisyMax(gamma=0.1), sanitiser=pate.Sanitiser()),
             "no smooth sensitivity",
