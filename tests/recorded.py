@@ -205,11 +205,11 @@ def _draws_are_accounted(run: jaxdp.DPSGD, drawn: np.ndarray) -> bool:
         return bool(drawn.all())
     spread = float(np.square(sizes - size * rate).sum() / (size * rate * (1 - rate)))
     law = scipy.stats.chi2(steps)
-    return _share_is(drawn, rate) and min(law.cdf(spread), law.sf(spread)) > FALSE_ALARM / 2
+    return _share_is(drawn, rate) and bool(min(law.cdf(spread), law.sf(spread)) > FALSE_ALARM / 2)
 
 
 def _share_is(drawn: np.ndarray, rate: float) -> bool:
-    return scipy.stats.binomtest(int(drawn.sum()), drawn.size, rate).pvalue > FALSE_ALARM
+    return bool(scipy.stats.binomtest(int(drawn.sum()), drawn.size, rate).pvalue > FALSE_ALARM)
 
 
 def _sampled(event: Any) -> Any:
