@@ -128,9 +128,7 @@ def local_sensitivity_of_votes(votes: Int[np.ndarray, "queries classes"], sigma:
     at_q1 = np.array([log_q1])
     here = cost_at_order(at_q1, sigma, order)[0]
     nearer = cost_at_order(_one_vote_nearer(at_q1, sigma, classes), sigma, order)[0]
-    flat = max(
-        order / sigma**2 - here, here - nearer
-    )  # one vote further than q1 lies q0, from which on the cost is all of it
+    flat = max(order / sigma**2 - here, here - nearer)  # one vote beyond q1 is q0, where the cost is all of it
     counts = -np.sort(-votes.astype(np.int64), axis=1)
     log_q = gaussian_log_q(counts, sigma)
     rising, totals = log_q < log_q1, []
