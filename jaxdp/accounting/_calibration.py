@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LARGEST_NOISE, _SMALLEST_NOISE = 2.0**20, 2.0**-4
 _MOST_STEPS = 2**24
-_COARSE = 1e-3  # steps of a privacy loss in a first, ten times faster search by PLD; an epsilon so found is never too small
+_COARSE = 1e-3  # steps of a privacy loss in a first search by PLD: ten times faster, and never below the truth
 _EMPTY = Ledger()
 
 
