@@ -48,6 +48,14 @@ def non_negative(name: str, value: Any, fix: str) -> float:
     return number
 
 
+def whole(name: str, value: Any, fix: str) -> int:
+    """`value` as an `int`, zero or above; a float is taken only where it is whole."""
+    number = non_negative(name, value, fix)
+    if number != int(number):
+        raise UsageError(f"{name}={value} must be a whole number: {fix}")
+    return int(number)
+
+
 def count(name: str, value: Any, fix: str) -> int:
     """`value` as an `int` above zero; a float is taken only where it is whole."""
     number = positive(name, value, fix)

@@ -15,8 +15,9 @@ from rich.table import Table
 from . import _checks, accounting
 from ._errors import UsageError
 from ._run import DPSGD
-from .train._recipe import steps_per_epoch
+from .train._recipe import steps_per_epoch, usual_adjacency
 
+_MOST_STEPS = 2**24
 _NAMES = {"rdp": "RDP (dp-accounting)", "pld": "PLD (dp-accounting, tighter)", "classic": "RDP, classic conversion"}
 
 
@@ -123,9 +124,6 @@ def answer(options: Question) -> None:
         _print(options, "batch_size", run, lambda name: _largest_batch(options, name))
 
 
-_MOST_STEPS = 2**24
-
-
 def _steps(options: EpsilonOptions | NoiseOptions) -> int:
     examples = _checks.count("--examples", options.examples, "give the number of training examples")
     batch_size = _checks.count("--batch-size", options.batch_size, "give the expected number of examples a step")
@@ -155,7 +153,6 @@ def _largest_batch(options: BatchSizeOptions, accountant: str) -> tuple[int, DPS
 def _run(options: Question, noise_multiplier: float, batch_size: int, steps: int) -> DPSGD:
     """The run that the options describe."""
     examples = _checks.count("--examples", options.examples, "give the number of training examples")
-    usual = "replace_special" if options.sampling == "shuffle" else "add_or_remove_one"
     return DPSGD(
         num_examples=examples,
         expected_batch_size=_checks.count("--batch-size", batch_size, "give the expected number of examples a step"),
@@ -164,16 +161,15 @@ def _run(options: Question, noise_multiplier: float, batch_size: int, steps: int
         noise_multiplier=noise_multiplier,
         sampling=options.sampling,
         truncated_batch_size=options.truncated_batch_size,
-        adjacency=options.adjacency or usual,
+        adjacency=options.adjacency or usual_adjacency(options.sampling),
     )
 
 
 def _print(options: Question, quantity: str, run: DPSGD, ask: Callable[[str], tuple[Any, DPSGD]]) -> None:
     """Ask every accountant that can account the run; show the answers, and the statement of the first one's run."""
-    able = [name for name in accounting.ACCOUNTANTS if name in run.accountants]
-    found = {name: ask(name) for name in able}
+    found = {name: ask(name) for name in run.accountants}
     orders = {name: answered.spent(delta=options.delta, accountant=name).order for name, (_, answered) in found.items()}
-    _, shown = found[able[0]]
+    _, shown = next(iter(found.values()))
     statement = shown.statement(delta=options.delta)
     if options.json:
         described: dict[str, Any] = {

@@ -163,8 +163,7 @@ class DPSGD:
 
     def event_of(self, steps: int) -> "DpEvent":
         """The event of the first `steps` steps of the run; more than the run has is an error."""
-        if _checks.non_negative("steps", steps, "give a number of the run's steps") != int(steps):
-            raise UsageError(f"steps={steps} must be a whole number")
+        steps = _checks.whole("steps", steps, "give a number of the run's steps")
         if steps > self.steps:
             raise UsageError(
                 f"steps={steps} exceeds the run's steps={self.steps}: describe a longer run with jaxdp.DPSGD"

@@ -17,13 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import scipy.stats
+from oracle import distance, norm_of
 
 import jaxdp
 
 FALSE_ALARM = 1e-7
-_COMPARED = (
-    12  # steps that are made again on neighbouring data and with other noise; of the others the draws are recorded
-)
+_COMPARED = 12  # steps that are made again on neighbouring data and with other noise; of all the draws are recorded
 _ENOUGH = 100  # values of a leaf, from which two draws of noise can be told apart
 
 
@@ -114,14 +113,9 @@ def _violations(recorder: Recorder, params: Any, records: Any, steps: int) -> se
     return found
 
 
-def distance(a: Any, b: Any) -> float:
-    squares = jax.tree.map(lambda x, y: float(np.square(x - y).sum()), a, b)
-    return float(np.sqrt(sum(jax.tree.leaves(squares))))
-
-
 def rounding(a: Any) -> float:
     """By how much float32 rounding of a noisy sum, added up and divided once, can move it."""
-    return 2.0**-22 * float(np.sqrt(sum(float(np.square(leaf).sum()) for leaf in jax.tree.leaves(a))))
+    return 2.0**-22 * norm_of(a)
 
 
 def _distances_hold(recorder: Recorder, records: Any, states: Sequence[Any], releases: Sequence[Release]) -> bool:
@@ -148,9 +142,7 @@ def _noise(recorder: Recorder, data: Any, state: Any, release: Release) -> Any:
     noise = {"sum": jax.tree.map(lambda a, b: (a - b) / scale, release.noisy_sum, other.noisy_sum), "count": None}
     if state.rule_state is not None:
         rule = recorder.run.rule
-        fractions = [
-            0.0 - np.log(float(each.after.rule_state.clip_norm)) / rule.learning_rate for each in (release, other)
-        ]
+        fractions = [-np.log(float(each.after.rule_state.clip_norm)) / rule.learning_rate for each in (release, other)]
         noise["count"] = (fractions[0] - fractions[1]) * recorder.run.expected_batch_size / np.sqrt(2)
     return noise
 

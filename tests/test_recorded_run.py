@@ -12,7 +12,8 @@ import numpy as np
 import optax
 import pytest
 from models_to_clip import MODELS
-from recorded import Recorder, distance, rounding, violations
+from oracle import distance
+from recorded import Recorder, rounding, violations
 
 import jaxdp
 from jaxdp import _step

@@ -103,9 +103,7 @@ def repeated(event: "DpEvent", times: _checks.Count) -> "DpEvent":
     """`event`, `times` times over."""
     import dp_accounting as dp
 
-    number = int(_checks.non_negative("steps", times, "give the number of training steps"))
-    if number != times:
-        raise UsageError(f"steps={times} must be a whole number")
+    number = _checks.whole("steps", times, "give the number of training steps")
     return dp.SelfComposedDpEvent(event, number) if number else dp.NoOpDpEvent()
 
 
@@ -188,12 +186,8 @@ def event_from_dict(description: dict[str, Any]) -> "DpEvent":
 
 def _plain(name: str, value: Any) -> float | int:
     """A field of an event as a plain `int`, if it counts something, or `float`; neither may be negative."""
-    number = _checks.non_negative(name, value, "give a number of 0 or above")
-    if name not in _COUNTS:
-        return number
-    if number != int(number):
-        raise UsageError(f"{name}={value} must be a whole number")
-    return int(number)
+    check = _checks.whole if name in _COUNTS else _checks.non_negative
+    return check(name, value, "give a number of 0 or above")
 
 
 def _sigma(value: Any) -> float:

@@ -130,7 +130,7 @@ class Ledger:
         """
         _checks.delta(delta)
         names = ACCOUNTANTS if accountant is None else (_checks.one_of("accountant", accountant, ACCOUNTANTS),)
-        able = [name for name in names if name in accountants_of(self.event, self.adjacency)]
+        able = [name for name in accountants_of(self.event, self.adjacency) if name in names]
         if able:
             spent = min((self.epsilon(delta=delta, accountant=name) for name in able), key=lambda each: each.epsilon)
             return Total(spent.epsilon, delta, ((spent, tuple(entry.label for entry in self.entries)),))

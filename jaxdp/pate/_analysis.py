@@ -163,7 +163,7 @@ def analyze(
     alphas = _check_orders(orders)
     was_answered = _check_answered(answered, mechanism, len(counts))
     top = _thresholded(counts, mechanism, student_probs)
-    curves = _rdp(counts, top, was_answered, mechanism, alphas, classic=conversion == "classic")
+    curves = rdp_by_query(counts, top, was_answered, mechanism, alphas, classic=conversion == "classic")
     event = event_of(mechanism, asked=len(counts), answered=int(was_answered.sum()))
     independent = _independent(mechanism, event, len(counts), alphas, delta, conversion)
     sanitised = None
@@ -256,17 +256,21 @@ def _thresholded(votes: np.ndarray, mechanism: Mechanism, student_probs: Any) ->
     return (votes - votes.sum(axis=1, keepdims=True) * student).max(axis=1)
 
 
-def _rdp(
-    votes: np.ndarray, top: Any, answered: np.ndarray, mechanism: Mechanism, orders: Orders, *, classic: bool
+def rdp_by_query(
+    votes: np.ndarray, top: Any, charged: np.ndarray, mechanism: Mechanism, orders: Orders, *, classic: bool = False
 ) -> Curves:
-    """The data-dependent RDP of each query."""
+    """The data-dependent RDP of each query, [queries, orders].
+
+    Behind a threshold, the votes of a query are charged as far as `charged` says, [queries]: whether they were released, or
+    with which probability they would be.
+    """
     if isinstance(mechanism, LaplaceNoisyMax):
         return laplace_rdp_given_votes(laplace_log_q(votes, mechanism.gamma), mechanism.gamma, orders, classic=classic)
     if isinstance(mechanism, GaussianNoisyMax):
         return gaussian_rdp_given_votes(gaussian_log_q(votes, mechanism.sigma), mechanism.sigma, orders)
     checks = threshold_rdp_given_votes(top, mechanism.threshold, mechanism.sigma_threshold, orders)
     winners = gaussian_rdp_given_votes(gaussian_log_q(votes, mechanism.sigma_max), mechanism.sigma_max, orders)
-    return checks + np.where(answered[:, None], winners, 0.0)
+    return checks + charged[:, None] * winners
 
 
 def _independent(

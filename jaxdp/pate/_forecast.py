@@ -12,10 +12,8 @@ from scipy.special import log_ndtr
 
 from .. import _checks
 from .._errors import UsageError
-from ._analysis import convert, usual_orders
-from ._bounds import gaussian_log_q, gaussian_rdp_given_votes, laplace_log_q, laplace_rdp_given_votes
-from ._mechanisms import ConfidentNoisyMax, GaussianNoisyMax, InteractiveNoisyMax, LaplaceNoisyMax, Mechanism
-from ._sanitise import threshold_rdp_given_votes
+from ._analysis import convert, rdp_by_query, usual_orders
+from ._mechanisms import ConfidentNoisyMax, InteractiveNoisyMax, Mechanism
 from ._votes import check_votes
 
 
@@ -57,20 +55,8 @@ def forecast(votes: Int[Any, "sample classes"], mechanism: Mechanism, *, queries
         )
     counts, asked = check_votes(votes), _checks.count("queries", queries, "give the number of queries to ask")
     _checks.delta(delta)
-    orders, passing = usual_orders(), np.ones(len(counts))
-    if isinstance(mechanism, LaplaceNoisyMax):
-        each = laplace_rdp_given_votes(laplace_log_q(counts, mechanism.gamma), mechanism.gamma, orders)
-    elif isinstance(mechanism, GaussianNoisyMax):
-        each = gaussian_rdp_given_votes(gaussian_log_q(counts, mechanism.sigma), mechanism.sigma, orders)
-    else:
-        each, passing = _with_threshold(counts, mechanism)
-    expected = each.mean(axis=0) * asked
+    top, orders, passing = counts.max(axis=1).astype(np.float64), usual_orders(), np.ones(len(counts))
+    if isinstance(mechanism, ConfidentNoisyMax):
+        passing = np.exp(log_ndtr((top - mechanism.threshold) / mechanism.sigma_threshold))
+    expected = rdp_by_query(counts, top, passing, mechanism, orders).mean(axis=0) * asked
     return Forecast(asked, float(passing.mean() * asked), convert(orders, expected, delta).epsilon, delta)
-
-
-def _with_threshold(votes: np.ndarray, mechanism: ConfidentNoisyMax) -> tuple[np.ndarray, np.ndarray]:
-    top, orders = votes.max(axis=1).astype(np.float64), usual_orders()
-    passing = np.exp(log_ndtr((top - mechanism.threshold) / mechanism.sigma_threshold))
-    checks = threshold_rdp_given_votes(top, mechanism.threshold, mechanism.sigma_threshold, orders)
-    winners = gaussian_rdp_given_votes(gaussian_log_q(votes, mechanism.sigma_max), mechanism.sigma_max, orders)
-    return checks + passing[:, None] * winners, passing

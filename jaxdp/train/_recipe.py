@@ -61,6 +61,11 @@ def steps_per_epoch(num_examples: int, batch_size: float, sampling: str = "poiss
     return max(1, round(num_examples / batch_size))
 
 
+def usual_adjacency(sampling: str) -> str:
+    """The relation that a sampling is accounted under where the user names none."""
+    return "replace_special" if sampling == "shuffle" else "add_or_remove_one"
+
+
 def settle(options: TrainOptions, num_examples: int, spent_before: accounting.Ledger) -> Plan:
     """Fill in the recipe's numbers and, with --dp, the noise multiplier or the steps that the budget allows.
 
@@ -101,7 +106,6 @@ def _described(options: TrainOptions, recipe: Recipe, num_examples: int, batch_s
     most = None
     if options.sampling == "truncated_poisson":
         most = options.truncated_batch_size or math.ceil(batch_size + 2 * math.sqrt(batch_size))
-    usual = "replace_special" if options.sampling == "shuffle" else "add_or_remove_one"
     return DPSGD(
         num_examples=num_examples,
         expected_batch_size=batch_size,
@@ -110,7 +114,7 @@ def _described(options: TrainOptions, recipe: Recipe, num_examples: int, batch_s
         noise_multiplier=options.noise_multiplier or 1.0,
         sampling=options.sampling,
         truncated_batch_size=most,
-        adjacency=options.adjacency or usual,
+        adjacency=options.adjacency or usual_adjacency(options.sampling),
         microbatch_size=options.microbatch_size,
     )
 
