@@ -1,0 +1,193 @@
+"""Teachers: from disjoint shards to an ensemble, by one compiled program that trains as many at once as suit the device."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int32, Key
+
+from .. import _checks
+from .._errors import UsageError
+from ..clipping._convolutions import with_ordered_convolutions
+from ._shards import check_inputs, check_records, gathered, positions, shards, warn_of_missing_classes
+from ._side_by_side import SideBySide
+
+_ROWS = 1000  # inputs that a teacher predicts at a time
+
+
+@dataclass(frozen=True)
+class Teachers:
+    """An ensemble, its parameters stacked.
+
+    Attributes:
+        params: like those of one model, with a leading axis [teachers].
+        shards: int32 [teachers, size], the rows that each was trained on; -1 ends a shorter shard. Disjoint.
+    """
+
+    params: Any
+    shards: Int32[np.ndarray, "teachers size"]
+
+    def predict(self, logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Int32[np.ndarray, "teachers examples"]:
+        """The class that each teacher predicts for each input: what `vote_counts` takes.
+
+        Args:
+            logits_fn: `logits_fn(params, input) -> [classes]`, for one input.
+            inputs: a pytree with a leading axis [examples].
+
+        Returns:
+            int32 [teachers, examples].
+        """
+        params_of = lambda teachers: (jax.tree.map(lambda leaf: leaf[teachers], self.params),)
+        return np.concatenate([*prediction(logits_fn, inputs).map(params_of, range(len(self.shards)))])
+
+    def accuracy(self, logits_fn: Callable[[Any, Any], Any], inputs: Any, labels: Any) -> Float[np.ndarray, " teachers"]:
+        """The part of the examples that each teacher predicts right, [teachers]; on private examples, it is private."""
+        return np.mean(self.predict(logits_fn, inputs) == np.asarray(labels)[None], axis=1)
+
+
+def train_teachers(
+    loss_fn: Callable[..., Any],
+    init_fn: Callable[[Key[Array, ""]], Any],
+    data: tuple[Any, Any],
+    *,
+    num_teachers: int,
+    optimizer: optax.GradientTransformation,
+    epochs: int,
+    batch_size: int,
+    key: Key[Array, ""],
+    at_once: int | None = None,
+    on_progress: Callable[[int], None] | None = None,
+) -> Teachers:
+    """Train an ensemble on disjoint shards, all of it by one compiled program.
+
+    Args:
+        loss_fn: `loss_fn(params, (input, label)) -> scalar` for one example, as for `jaxdp.clipped_grad`; one that takes `rng=`
+            gets its own key for every example and step, for dropout or augmentation.
+        init_fn: `init_fn(key) -> params`, of any flax or plain JAX model.
+        data: the pair (inputs, labels), each with a leading axis [n]; inputs may be a pytree.
+        num_teachers: from 2 to n.
+        optimizer: any of optax.
+        epochs: passes of each teacher over its shard.
+        batch_size: examples a step, at most a shard's size.
+        key: scalar key: the shards, and each teacher's initialisation, order and losses, come of it.
+        at_once: teachers trained by one call; by default what suits the device.
+        on_progress: called with the number of finished teachers, as they finish.
+
+    Returns:
+        `Teachers`.
+
+    Raises:
+        UsageError: for fewer than two teachers, more teachers than records, a batch larger than a shard, or numbers out of range.
+
+    Warns:
+        UserWarning: once, where a shard has no record of some class.
+
+    References:
+        Papernot et al., arXiv 1610.05755.
+    """
+    ensemble = Ensemble(loss_fn, init_fn, data, num_teachers, optimizer, epochs, batch_size, key, at_once)
+    parts, done = [], 0
+    for part in ensemble.train(range(num_teachers)):
+        parts.append(part)
+        done += _length(part)
+        if on_progress is not None:
+            on_progress(done)
+    return Teachers(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts), ensemble.shards)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What every teacher does: from its key and its records to its parameters."""
+
+    loss_fn: Callable[..., Any]
+    init_fn: Callable[[Key[Array, ""]], Any]
+    optimizer: optax.GradientTransformation
+    epochs: int
+    batch_size: int
+    size: int
+
+    def __post_init__(self) -> None:
+        _checks.count("epochs", self.epochs, "give each teacher's passes over its shard")
+        _checks.count("batch_size", self.batch_size, "give the examples a step")
+        if self.batch_size > self.size:
+            raise UsageError(
+                f"batch_size={self.batch_size} exceeds the {self.size} records of a teacher: give at most {self.size}, or train "
+                "fewer teachers"
+            )
+
+    def __call__(self, key: Key[Array, ""], records: Any) -> Any:
+        """Train one teacher: its records [size, ...] to its parameters."""
+        of_init, of_order, of_loss = jax.random.split(key, 3)
+        params = self.init_fn(of_init)
+        order = positions(of_order, self.size, self.epochs, self.batch_size)
+        takes_rng = "rng" in inspect.signature(self.loss_fn).parameters
+
+        def mean_loss(params: Any, batch: Any, keys: Any) -> Any:
+            one = lambda example, key: self.loss_fn(params, example, **({"rng": key} if takes_rng else {}))
+            return jax.vmap(one)(batch, keys).mean()
+
+        def step(carry: Any, numbered: Any) -> Any:
+            (params, opt_state), (number, at) = carry, numbered
+            batch = jax.tree.map(lambda leaf: leaf[at], records)
+            keys = jax.random.split(jax.random.fold_in(of_loss, number), self.batch_size)
+            grads = with_ordered_convolutions(jax.grad(mean_loss), params, batch, keys)
+            updates, opt_state = self.optimizer.update(grads, opt_state, params)
+            return (optax.apply_updates(params, updates), opt_state), None
+
+        start = (params, self.optimizer.init(params))
+        (params, _), _ = jax.lax.scan(step, start, (jnp.arange(len(order), dtype=jnp.int32), order))
+        return params
+
+
+class Ensemble:
+    """Teachers to be trained: their shards and keys, and the program, which can be asked for any of them in any order."""
+
+    def __init__(
+        self,
+        loss_fn: Callable[..., Any],
+        init_fn: Callable[[Key[Array, ""]], Any],
+        data: tuple[Any, Any],
+        num_teachers: int,
+        optimizer: optax.GradientTransformation,
+        epochs: int,
+        batch_size: int,
+        key: Key[Array, ""],
+        at_once: int | None = None,
+    ) -> None:
+        _checks.key(key)
+        of_shards, of_teachers = jax.random.split(key)
+        self._data = data
+        self.shards = shards(check_records(data), num_teachers, of_shards)
+        warn_of_missing_classes(self.shards, data[1])
+        course = Course(loss_fn, init_fn, optimizer, epochs, batch_size, self.shards.shape[1])
+        self._keys = jax.random.split(of_teachers, num_teachers)
+        self._program = SideBySide(course, at_once)
+
+    def train(self, teachers: Sequence[int]) -> Iterator[Any]:
+        """The parameters of these teachers on the host, stacked, as many at a time as one call trains."""
+        return self._program.map(lambda part: (self._keys[part], gathered(self._data, self.shards[part])), teachers)
+
+
+def prediction(logits_fn: Callable[[Any, Any], Any], inputs: Any, at_once: int | None = None) -> SideBySide:
+    """The program that maps one model's parameters to the classes that it predicts for all inputs."""
+    examples = check_inputs(inputs)
+    rows = min(_ROWS, examples)
+    shape = (-(-examples // rows), rows)
+    in_parts = lambda leaf: np.resize(leaf, (shape[0] * rows, *np.shape(leaf)[1:])).reshape(*shape, *np.shape(leaf)[1:])
+    on_device = jax.device_put(jax.tree.map(in_parts, inputs))
+
+    def classes(params: Any) -> Int32[Array, " examples"]:
+        forward = lambda params, part: jax.vmap(lambda one: jnp.argmax(logits_fn(params, one)))(part)
+        parts = jax.lax.map(lambda part: with_ordered_convolutions(forward, params, part), on_device)
+        return parts.reshape(-1)[:examples].astype(jnp.int32)
+
+    return SideBySide(classes, at_once)
+
+
+def _length(tree: Any) -> int:
+    return len(jax.tree.leaves(tree)[0])
