@@ -15,6 +15,7 @@ import tyro
 from rich.console import Console
 
 from ._errors import UsageError
+from ._options import from_dict
 from ._questions import BatchSizeOptions, EpsilonOptions, NoiseOptions, Question, StepsOptions, answer
 from .train import TrainOptions, load_run, train
 from .train._compare import comparison_table, finished_runs
@@ -114,7 +115,7 @@ def _resumed_options(given: list[str]) -> TrainOptions | None:
     if not given or given[0] != "train" or folder is None:
         return None
     config = RunFolder.existing(Path(folder)).read_json("config.json")
-    return TrainOptions.from_dict({**config["options"], "resume": folder})
+    return from_dict(TrainOptions, {**config["options"], "resume": folder})
 
 
 def _value_of(flag: str, given: list[str]) -> str | None:

@@ -156,7 +156,9 @@ def train_student(
     of_init, of_steps = jax.random.split(key)
     examples = check_inputs(inputs)
     if np.shape(labels) != (examples,):
-        raise UsageError(f"labels have shape {np.shape(labels)} for {examples} inputs: give one a row, -1 for no answer")
+        raise UsageError(
+            f"labels have shape {np.shape(labels)} for {examples} inputs: give one a row, -1 for no answer"
+        )
     step = StudentStep(logits_fn, optimizer, labels, **how)
     state = step.init(init_fn(of_init), of_steps)
     on_device = jax.device_put(inputs)
@@ -169,7 +171,9 @@ def check_labels(labels: Any) -> tuple[np.ndarray, np.ndarray]:
     """(rows, labels) of the answered examples, int32; refuses labels of which none is an answer."""
     given = np.asarray(labels)
     if given.ndim != 1 or not np.issubdtype(given.dtype, np.integer):
-        raise UsageError(f"labels have shape {given.shape} and dtype {given.dtype}: give whole numbers [n], -1 for no answer")
+        raise UsageError(
+            f"labels have shape {given.shape} and dtype {given.dtype}: give whole numbers [n], -1 for no answer"
+        )
     rows = np.flatnonzero(given >= 0)
     if not len(rows):
         raise UsageError("labels hold no answer, all are negative: ask more, or lower the threshold")

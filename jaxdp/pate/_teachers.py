@@ -45,7 +45,9 @@ class Teachers:
         params_of = lambda teachers: (jax.tree.map(lambda leaf: leaf[teachers], self.params),)
         return np.concatenate([*prediction(logits_fn, inputs).map(params_of, range(len(self.shards)))])
 
-    def accuracy(self, logits_fn: Callable[[Any, Any], Any], inputs: Any, labels: Any) -> Float[np.ndarray, " teachers"]:
+    def accuracy(
+        self, logits_fn: Callable[[Any, Any], Any], inputs: Any, labels: Any
+    ) -> Float[np.ndarray, " teachers"]:
         """The part of the examples that each teacher predicts right, [teachers]; on private examples, it is private."""
         return np.mean(self.predict(logits_fn, inputs) == np.asarray(labels)[None], axis=1)
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from .._errors import UsageError
+from .._options import from_dict
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def load_run(path: str | Path) -> FinishedRun:
 
     folder = RunFolder.existing(Path(path))
     config = folder.read_json("config.json")
-    options, model_of = TrainOptions.from_dict(config["options"]), config["model"]
+    options, model_of = from_dict(TrainOptions, config["options"]), config["model"]
     shape = tuple(model_of["image_shape"])
     model = classifier(options.model, options.activation, model_of["num_classes"], shape)
     like = _abstract_state(model, optimizer(options.optimizer, 1.0, options.momentum), config)

@@ -17,9 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import UsageError
-from ._options import TrainOptions
 
 _ROOM_NEEDED = 64 * 2**20
+
+
+def new_path(name: str) -> Path:
+    """Where a run of that name that begins now goes."""
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 class RunFolder:
@@ -32,14 +36,12 @@ class RunFolder:
         self.epsilon_plot = path / "epsilon.png"
 
     @classmethod
-    def create(cls, options: TrainOptions) -> "RunFolder":
+    def create(cls, path: Path) -> "RunFolder":
         """A new folder, made and tried for writing.
 
         Raises:
             UsageError: where there is a run already, no right to write, or less than 64 MiB of room.
         """
-        time = datetime.now().strftime("%Y%m%d-%H%M%S")
-        path = options.output or Path("runs") / f"{options.dataset.replace('/', '-')}-{options.model}-{time}"
         folder = cls(path)
         if (path / "config.json").exists():
             raise UsageError(
@@ -63,7 +65,7 @@ class RunFolder:
     def existing(cls, path: Path) -> "RunFolder":
         """The folder of a run that was started; raises `UsageError` where there is none."""
         if not (path / "config.json").exists():
-            raise UsageError(f"{path} holds no run (there is no config.json): give the folder that `jaxdp train` made")
+            raise UsageError(f"{path} holds no run (there is no config.json): give the folder that a run made")
         return cls(path)
 
     def write_json(self, name: str, content: Any) -> None:

@@ -1,17 +1,16 @@
 """What a user can ask of `jaxdp train`."""
 
-import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from .. import _checks
 from .._errors import UsageError
+from .._options import flag
 
-_NOT_COMPARED = ("output", "resume", "device")  # may change when a run is resumed
+MAY_CHANGE = ("output", "resume", "device")  # when a run is resumed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +79,14 @@ class TrainOptions:
             ("target_epsilon", "give a privacy budget such as 1.0"),
         ):
             if getattr(self, name) is not None:
-                _checks.positive(_flag(name), getattr(self, name), fix)
+                _checks.positive(flag(name), getattr(self, name), fix)
         for name, fix in (
             ("epochs", "give the number of passes over the data"),
             ("batch_size", "give the number of examples a step"),
             ("microbatch_size", "give the examples to process at once"),
         ):
             if getattr(self, name) is not None:
-                _checks.count(_flag(name), getattr(self, name), fix)
+                _checks.count(flag(name), getattr(self, name), fix)
         if not 0 <= _checks.real("--momentum", self.momentum, "give a decay such as 0.9") < 1:
             raise UsageError(
                 f"--momentum={self.momentum} must lie between 0 and 1 (1 excluded): 0.9 is usual, 0 for none"
@@ -124,25 +123,3 @@ class TrainOptions:
                 raise UsageError(
                     f"--truncated-batch-size={self.truncated_batch_size} is of --sampling truncated_poisson: give both or none"
                 )
-
-    def differences(self, other: "TrainOptions") -> list[str]:
-        """What differs between two sets of options, as "--flag: this, that", apart from where results go."""
-        return [
-            f"{_flag(field.name)}: {getattr(self, field.name)}, {getattr(other, field.name)}"
-            for field in dataclasses.fields(self)
-            if field.name not in _NOT_COMPARED and getattr(self, field.name) != getattr(other, field.name)
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The options as plain values for JSON."""
-        return json.loads(json.dumps(dataclasses.asdict(self), default=str))
-
-    @classmethod
-    def from_dict(cls, stored: dict[str, Any]) -> "TrainOptions":
-        """The inverse of `to_dict`."""
-        paths = {key: Path(stored[key]) for key in ("data_dir", "output", "resume", "ledger") if stored.get(key)}
-        return cls(**{**stored, **paths})
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

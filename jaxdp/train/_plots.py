@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from .._pictures import new_figure, save_figure
 from .._run import DPSGD
 from ..accounting import epsilon_at_interval
 from ..sampling import steps_per_shuffled_epoch
@@ -26,7 +27,7 @@ def plot_metrics(records: list[dict[str, Any]], title: str, path: Path) -> None:
 
     epochs = [record["epoch"] for record in records]
     private = bool(records) and records[-1]["epsilon"] is not None
-    figure = _figure(12 if private else 8)
+    figure = new_figure(12 if private else 8)
     axes = figure.subplots(1, 3 if private else 2)
     for axis, name, unit in ((axes[0], "loss", "cross-entropy (nats)"), (axes[1], "accuracy", "accuracy (%)")):
         scale = 100 if name == "accuracy" else 1
@@ -44,12 +45,12 @@ def plot_metrics(records: list[dict[str, Any]], title: str, path: Path) -> None:
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.grid(alpha=0.3)
     figure.suptitle(title)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_epsilon(run: DPSGD, delta: float, path: Path) -> None:
     """Draw ε at `delta` against the steps of a run, by each accountant that can account it."""
-    figure = _figure(6)
+    figure = new_figure(6)
     axis = figure.subplots()
     steps = sorted({int(step) for step in np.linspace(1, run.steps, _POINTS)})
     style = "default"
@@ -71,7 +72,7 @@ def plot_epsilon(run: DPSGD, delta: float, path: Path) -> None:
     figure.suptitle(
         f"{kind} batches of {run.expected_batch_size:g} from {run.num_examples:,}, noise multiplier {run.noise_multiplier:.3g}"
     )
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_comparison(runs: list[dict[str, Any]], path: Path) -> None:
@@ -81,7 +82,7 @@ def plot_comparison(runs: list[dict[str, Any]], path: Path) -> None:
         runs: with name, test_accuracy, epsilon (None without privacy), accountant and delta.
         path: where to write the picture, all or nothing.
     """
-    figure = _figure(7)
+    figure = new_figure(7)
     axis = figure.subplots()
     private = [run for run in runs if run["epsilon"] is not None]
     for run in private:
@@ -109,20 +110,4 @@ def plot_comparison(runs: list[dict[str, Any]], path: Path) -> None:
     axis.margins(0.15)
     axis.set_xlim(left=0)
     axis.grid(alpha=0.3)
-    _save(figure, path)
-
-
-def _figure(width: float) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _save(figure: Any, path: Path) -> None:
-    """Write the picture, all or nothing."""
-    temporary = path.with_suffix(".tmp.png")
-    figure.savefig(temporary, dpi=120)
-    temporary.replace(path)
+    save_figure(figure, path)

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 from rich.console import Console
 
-from .. import data as datasets
+from .. import _options, data as datasets
+from .._device import in_words, use_device
 from .._errors import UsageError
 from .._run import DPSGD
 from .._step import TrainState
@@ -19,9 +20,9 @@ from ..accounting import Ledger, statement
 from ..noise import key_from_entropy
 from ._checkpoint import Checkpoint, CheckpointFolder
 from ._finished import FinishedRun, load_run
-from ._folder import RunFolder
+from ._folder import RunFolder, new_path
 from ._loop import Loop, Totals
-from ._options import TrainOptions
+from ._options import MAY_CHANGE, TrainOptions
 from ._plain_step import PlainStep
 from ._plots import plot_epsilon, plot_metrics
 from ._problem import Classifier, classifier, evaluate, optimizer
@@ -46,13 +47,13 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
     options.check()
     console = console or Console()
     started = time.perf_counter()
-    device = _use_device(options.device)
+    device = use_device(options.device)
     data = datasets.hold_back(datasets.load(options.dataset, options.data_dir), options.holdout)
     fingerprint = datasets.fingerprint(data.train_images, data.train_labels)
     if options.resume is None:
         spent_before = read_ledger(options.ledger)
         plan = settle(options, len(data.train_images), spent_before)
-        folder = RunFolder.create(options)
+        folder = RunFolder.create(_path_for(options))
         folder.write_json("config.json", _config(options, plan, data, fingerprint, spent_before))
     else:
         folder = RunFolder.existing(options.resume)
@@ -180,7 +181,7 @@ class _Job:
             "batch_size": self.plan.batch_size,
             "steps": self.plan.steps,
             "epochs": self.plan.epochs,
-            "device": " ".join(dict.fromkeys((self.device.platform, self.device.device_kind))),
+            "device": in_words(self.device),
             "first_step_seconds": loop.first_step_seconds,
             "milliseconds_per_step": loop.milliseconds_per_step,
             "seconds": time.perf_counter() - self.started,
@@ -233,6 +234,10 @@ class _Job:
             self.console.print((self.folder.path / "statement.txt").read_text(), highlight=False, soft_wrap=True)
 
 
+def _path_for(options: TrainOptions) -> Path:
+    return options.output or new_path(f"{options.dataset.replace('/', '-')}-{options.model}")
+
+
 def read_ledger(path: Path | None) -> Ledger:
     """The ledger in a JSON file, or in the statement.json of a run; an empty one for None.
 
@@ -255,7 +260,7 @@ def _config(
 ) -> dict[str, Any]:
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
     return {
-        "options": options.to_dict(),
+        "options": _options.to_dict(options),
         "plan": {**asdict(plan), "run": _fields(plan.run) if plan.run else None},
         "spent_before": spent_before.to_dict(),
         "model": {"num_classes": data.num_classes, "image_shape": data.train_images.shape[1:]},
@@ -267,7 +272,7 @@ def _config(
 def _stored_plan(folder: RunFolder, options: TrainOptions, fingerprint: str) -> tuple[Plan, Ledger]:
     """The plan that the run was started with, and what had been spent before; refuses other options and other data."""
     config = folder.read_json("config.json")
-    differences = TrainOptions.from_dict(config["options"]).differences(options)
+    differences = _options.differences(_options.from_dict(TrainOptions, config["options"]), options, MAY_CHANGE)
     if differences:
         raise UsageError(
             f"--resume {folder.path}: the options differ from those the run was started with ({'; '.join(differences)}): "
@@ -281,21 +286,6 @@ def _stored_plan(folder: RunFolder, options: TrainOptions, fingerprint: str) -> 
     stored = config["plan"]
     run = DPSGD(**stored["run"]) if stored["run"] else None
     return Plan(**{**stored, "run": run}), Ledger.from_dict(config["spent_before"])
-
-
-def _use_device(name: str) -> Any:
-    """Choose the platform for all that follows; raises `UsageError` where there is no such device."""
-    if name == "auto":
-        return jax.devices()[0]
-    try:
-        device = jax.devices(name)[0]
-    except RuntimeError as error:
-        known = ", ".join(sorted({device.platform for device in jax.devices()}))
-        extra = {"gpu": "cuda", "tpu": "tpu"}.get(name)
-        install = f"; pip install 'jaxdp-privacy[{extra}]' brings its driver" if extra else ""
-        raise UsageError(f"--device={name}: JAX finds no such device here (found: {known}){install}") from error
-    jax.config.update("jax_default_device", device)
-    return device
 
 
 def _fields(run: DPSGD) -> dict[str, Any]:
