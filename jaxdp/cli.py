@@ -1,4 +1,4 @@
-"""The command line: `jaxdp train`, `predict`, `compare`, and the accountant's `epsilon`, `noise`, `steps`, `batch-size`.
+"""The command line: `jaxdp train`, `pate`, `predict`, `compare`, and the accountant's `epsilon`, `noise`, `steps`, `batch-size`.
 
 What a user got wrong is told in one line and ends with exit code 2; anything else is a bug and shows its traceback.
 """
@@ -8,15 +8,16 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
 from rich.console import Console
 
 from ._errors import UsageError
-from ._options import from_dict
-from ._questions import BatchSizeOptions, EpsilonOptions, NoiseOptions, Question, StepsOptions, answer
+from ._options import Options, from_dict
+from ._questions import BatchSizeOptions, EpsilonOptions, NoiseOptions, StepsOptions, answer
+from .pate.command import AnalyzeOptions, LabelOptions, PateOptions, analyze_file, label, run_pate
 from .train import TrainOptions, load_run, train
 from .train._compare import comparison_table, finished_runs
 from .train._folder import RunFolder
@@ -55,6 +56,12 @@ def main(arguments: list[str] | None = None) -> None:
         options = _parse(given)
         if isinstance(options, TrainOptions):
             train(options)
+        elif isinstance(options, PateOptions):
+            run_pate(options)
+        elif isinstance(options, LabelOptions):
+            label(options)
+        elif isinstance(options, AnalyzeOptions):
+            analyze_file(options)
         elif isinstance(options, PredictOptions):
             predict(options)
         elif isinstance(options, CompareOptions):
@@ -67,19 +74,25 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.exit(1)
     except KeyboardInterrupt:
-        print("jaxdp: interrupted; `jaxdp train --resume FOLDER` goes on from the last checkpoint", file=sys.stderr)
+        print(
+            "jaxdp: interrupted; the same command with --resume FOLDER goes on from the last checkpoint",
+            file=sys.stderr,
+        )
         sys.exit(130)
 
 
-def _parse(given: list[str]) -> TrainOptions | PredictOptions | CompareOptions | Question:
-    given = _with_resumed_folder(given)
-    resumed = _resumed_options(given)
-    train_type = Annotated[
-        TrainOptions,
-        tyro.conf.subcommand("train", description="Train a model on private data.", default=resumed or TrainOptions()),
-    ]
+def _parse(given: list[str]) -> Any:
+    given = _with_resumed_folder(_with_joined_names(given))
+    train_options = _resumed_options(given, "train", TrainOptions) or TrainOptions()
+    pate_options = _resumed_options(given, "pate", PateOptions) or PateOptions()
     commands = (
-        train_type
+        Annotated[
+            TrainOptions,
+            tyro.conf.subcommand("train", description="Train a model on private data.", default=train_options),
+        ]
+        | Annotated[PateOptions, tyro.conf.subcommand("pate", default=pate_options)]
+        | Annotated[LabelOptions, tyro.conf.subcommand("pate-label")]
+        | Annotated[AnalyzeOptions, tyro.conf.subcommand("pate-analyze")]
         | Annotated[PredictOptions, tyro.conf.subcommand("predict")]
         | Annotated[CompareOptions, tyro.conf.subcommand("compare")]
         | Annotated[EpsilonOptions, tyro.conf.subcommand("epsilon")]
@@ -109,13 +122,24 @@ def _with_resumed_folder(given: list[str]) -> list[str]:
     return [*given[:at], output, *given[at:]]
 
 
-def _resumed_options(given: list[str]) -> TrainOptions | None:
+def _with_joined_names(given: list[str]) -> list[str]:
+    """`pate label` and `pate analyze` are commands of their own beside `pate`."""
+    if given[:1] == ["pate"] and given[1:2] in (["label"], ["analyze"]):
+        return [f"pate-{given[1]}", *given[2:]]
+    return given
+
+
+def _resumed_options(given: list[str], command: str, kind: type[Options]) -> Options | None:
     """The options of the run to resume, so that those not given again are as they were."""
     folder = _value_of("--resume", given)
-    if not given or given[0] != "train" or folder is None:
+    if given[:1] != [command] or folder is None:
         return None
     config = RunFolder.existing(Path(folder)).read_json("config.json")
-    return from_dict(TrainOptions, {**config["options"], "resume": folder})
+    if config.get("command", "train") != command:
+        raise UsageError(
+            f"--resume {folder} is a run of `jaxdp {config.get('command', 'train')}`: go on with it by that command"
+        )
+    return from_dict(kind, {**config["options"], "resume": folder})
 
 
 def _value_of(flag: str, given: list[str]) -> str | None:

@@ -58,6 +58,7 @@ class Report:
 
     Attributes:
         mechanism: what was analysed.
+        teachers: how many vote.
         asked: how many queries.
         answered: how many of them the teachers' votes answered.
         delta: the δ of all figures.
@@ -70,6 +71,7 @@ class Report:
     """
 
     mechanism: Mechanism
+    teachers: int
     asked: int
     answered: int
     delta: float
@@ -172,6 +174,7 @@ def analyze(
         sanitised = _sanitised(counts, top, was_answered, mechanism, sanitiser, delta, conversion, generator)
     return Report(
         mechanism=mechanism,
+        teachers=teachers,
         asked=len(counts),
         answered=int(was_answered.sum()),
         delta=delta,

@@ -8,6 +8,7 @@ call has one teacher, and as many calls run at a time as there are cores. A teac
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import jax
@@ -54,7 +55,7 @@ class SideBySide:
         call = lambda part: jax.device_get(compiled(*inputs_of(part)))
         with ThreadPoolExecutor(self._workers(at_once)) as pool:
             for part, out in zip(parts, pool.map(call, filled), strict=True):
-                yield jax.tree.map(lambda leaf, size=len(part): leaf[:size], out)
+                yield jax.tree.map(partial(_first, len(part)), out)
 
     def _program(self, at_once: int) -> Any:
         """The function with a leading axis on all it takes and gives, divided over the devices that divide `at_once`."""
@@ -82,3 +83,7 @@ class SideBySide:
     def _workers(self, at_once: int) -> int:
         """Calls that run at a time: where each is one teacher on a CPU, one a core."""
         return (os.cpu_count() or 1) if at_once == 1 and self._devices[0].platform == "cpu" else 1
+
+
+def _first(number: int, leaf: Any) -> Any:
+    return leaf[:number]

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Int, Key
 
 from .. import _checks
 from .._errors import UsageError

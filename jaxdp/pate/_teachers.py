@@ -43,7 +43,8 @@ class Teachers:
             int32 [teachers, examples].
         """
         params_of = lambda teachers: (jax.tree.map(lambda leaf: leaf[teachers], self.params),)
-        return np.concatenate([*prediction(logits_fn, inputs).map(params_of, range(len(self.shards)))])
+        program = SideBySide(predicted_classes(logits_fn, inputs))
+        return np.concatenate([*program.map(params_of, range(len(self.shards)))])
 
     def accuracy(
         self, logits_fn: Callable[[Any, Any], Any], inputs: Any, labels: Any
@@ -160,6 +161,7 @@ class Ensemble:
         batch_size: int,
         key: Key[Array, ""],
         at_once: int | None = None,
+        finish: Callable[[Any], Any] = lambda params: params,
     ) -> None:
         _checks.key(key)
         of_shards, of_teachers = jax.random.split(key)
@@ -168,15 +170,15 @@ class Ensemble:
         warn_of_missing_classes(self.shards, data[1])
         course = Course(loss_fn, init_fn, optimizer, epochs, batch_size, self.shards.shape[1])
         self._keys = jax.random.split(of_teachers, num_teachers)
-        self._program = SideBySide(course, at_once)
+        self._program = SideBySide(lambda key, records: finish(course(key, records)), at_once)
 
     def train(self, teachers: Sequence[int]) -> Iterator[Any]:
-        """The parameters of these teachers on the host, stacked, as many at a time as one call trains."""
+        """What `finish` makes of these teachers' parameters, on the host, stacked, as many at a time as one call trains."""
         return self._program.map(lambda part: (self._keys[part], gathered(self._data, self.shards[part])), teachers)
 
 
-def prediction(logits_fn: Callable[[Any, Any], Any], inputs: Any, at_once: int | None = None) -> SideBySide:
-    """The program that maps one model's parameters to the classes that it predicts for all inputs."""
+def predicted_classes(logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Callable[[Any], Int32[Array, " examples"]]:
+    """The function from one model's parameters to the classes that it predicts for these inputs, a part of them at a time."""
     examples = check_inputs(inputs)
     rows = min(_ROWS, examples)
     shape = (-(-examples // rows), rows)
@@ -188,7 +190,7 @@ def prediction(logits_fn: Callable[[Any, Any], Any], inputs: Any, at_once: int |
         parts = jax.lax.map(lambda part: with_ordered_convolutions(forward, params, part), on_device)
         return parts.reshape(-1)[:examples].astype(jnp.int32)
 
-    return SideBySide(classes, at_once)
+    return classes
 
 
 def _length(tree: Any) -> int:

@@ -62,10 +62,8 @@ def comparison_table(runs: list[dict[str, Any]]) -> Table:
             f"{run['test_accuracy']:.2%}",
             f"{run['epsilon']:.4f} ({run['accountant'].upper()})" if private else "no privacy",
             f"{run['delta']:g}" if private else "",
-            f"{run['noise_multiplier']:.4f}" if private else "",
-            f"{run['clip_norm']:g}" if private else "",
-            f"{run['batch_size']}",
-            f"{run['epochs']}",
+            *("" if run[name] is None else f"{run[name]:.4g}" for name in ("noise_multiplier", "clip_norm")),
+            *("" if run[name] is None else f"{run[name]}" for name in ("batch_size", "epochs")),
             f"{run['seconds']:.0f} s",
         )
     return table

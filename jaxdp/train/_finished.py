@@ -61,7 +61,7 @@ class FinishedRun:
 
 
 def load_run(path: str | Path) -> FinishedRun:
-    """Bring back a model that `jaxdp train` trained.
+    """Bring back a model that `jaxdp train` trained, or a student of `jaxdp pate`.
 
     Args:
         path: the run's folder.
@@ -78,20 +78,17 @@ def load_run(path: str | Path) -> FinishedRun:
     """
     from ._checkpoint import CheckpointFolder
     from ._folder import RunFolder
-    from ._options import TrainOptions
-    from ._problem import classifier, optimizer
 
     folder = RunFolder.existing(Path(path))
     config = folder.read_json("config.json")
-    options, model_of = from_dict(TrainOptions, config["options"]), config["model"]
-    shape = tuple(model_of["image_shape"])
-    model = classifier(options.model, options.activation, model_of["num_classes"], shape)
-    like = _abstract_state(model, optimizer(options.optimizer, 1.0, options.momentum), config)
+    shape = tuple(config["model"]["image_shape"])
+    of_pate = config.get("command") == "pate"
+    model, like = _student(config, shape) if of_pate else _trained(config, shape)
     with CheckpointFolder(folder.checkpoints) as checkpoints:
         checkpoint, _ = checkpoints.load(like)
     if checkpoint is None:
         raise UsageError(
-            f"{folder.path} has no checkpoint yet: go on with the run by jaxdp train --resume {folder.path}"
+            f"{folder.path} has no checkpoint yet: go on with it by jaxdp {config.get('command', 'train')} --resume {folder.path}"
         )
     finished = (folder.path / "summary.json").exists()
     statement = folder.path / "statement.txt"
@@ -100,7 +97,7 @@ def load_run(path: str | Path) -> FinishedRun:
         options=config["options"],
         summary=folder.read_json("summary.json") if finished else None,
         statement=statement.read_text() if finished and statement.exists() else None,
-        params=checkpoint.state.params,
+        params=checkpoint.state.params[1] if of_pate else checkpoint.state.params,
         step=checkpoint.state.step,
         metrics=folder.metrics(),
         image_shape=shape,
@@ -108,16 +105,34 @@ def load_run(path: str | Path) -> FinishedRun:
     )
 
 
-def _abstract_state(model: Any, optimize: Any, config: dict[str, Any]) -> Any:
-    """A state of the structure, shapes, dtypes and accounting that the run's checkpoints have."""
+def _trained(config: dict[str, Any], shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """The model of a training run, and a state of the structure, shapes, dtypes and accounting that its checkpoints have."""
     from .._run import DPSGD
     from .._step import RunKeys, TrainState
     from ..accounting import Ledger
     from ..transforms import in_float32
+    from ._options import TrainOptions
+    from ._problem import classifier, optimizer
 
+    options = from_dict(TrainOptions, config["options"])
+    model = classifier(options.model, options.activation, config["model"]["num_classes"], shape)
+    optimize = optimizer(options.optimizer, 1.0, options.momentum)
     described = config["plan"]["run"]
     run = DPSGD(**described) if described else None
     inner = in_float32(optimize) if run else optimize
     params = jax.eval_shape(model.init, jax.random.key(0))
     keys, spent_before = RunKeys.split_from(jax.random.key(1)), Ledger.from_dict(config["spent_before"])
-    return TrainState(params, jax.eval_shape(inner.init, params), keys, 0, run=run, spent_before=spent_before)
+    return model, TrainState(params, jax.eval_shape(inner.init, params), keys, 0, run=run, spent_before=spent_before)
+
+
+def _student(config: dict[str, Any], shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """The student of a run of PATE, and a state like its checkpoints'."""
+    from .._step import RunKeys, TrainState
+    from ..pate.command import PateOptions, student_model, student_optimizer
+
+    model = student_model(config["model"]["num_classes"], shape)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    optimize = student_optimizer(from_dict(PateOptions, config["options"]))
+    return model, TrainState(
+        (params, params), jax.eval_shape(optimize.init, params), RunKeys.split_from(jax.random.key(1)), 0
+    )

@@ -74,9 +74,10 @@ class RunFolder:
 
     def write_text(self, name: str, content: str) -> None:
         """Write a text file, all or nothing."""
-        temporary = self.path / f".{name}.tmp"
+        target = self.path / name
+        temporary = target.with_name(f".{target.name}.tmp")
         temporary.write_text(content)
-        temporary.replace(self.path / name)
+        temporary.replace(target)
 
     def read_json(self, name: str) -> Any:
         """The content of a JSON file; raises `UsageError` where it is missing or damaged."""

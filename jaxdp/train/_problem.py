@@ -20,11 +20,13 @@ class Classifier:
 
     Attributes:
         init: `init(key) -> params`.
+        logits: `logits(params, image) -> [classes]`, for one image, no unit dropped.
         loss: `loss(params, (image, label)) -> (loss, accuracy)` for one example; takes `rng=` if the model drops units.
         probabilities: `probabilities(params, images uint8 [n, ...]) -> float32 [n, classes]`, in batches, on the host.
     """
 
     init: Callable[[Key[Array, ""]], Any]
+    logits: Callable[[Any, Any], Float[Array, " classes"]]
     loss: Callable[..., tuple[Float[Array, ""], Float[Array, ""]]]
     probabilities: Callable[[Any, UInt8[np.ndarray, "n ..."]], Float[np.ndarray, "n classes"]]
 
@@ -39,6 +41,9 @@ def classifier(model: str, activation: str, num_classes: int, image_shape: tuple
     def init(key: Key[Array, ""]) -> Any:
         return network.init(key, jnp.zeros(image_shape, jnp.uint8), train=False)["params"]
 
+    def logits(params: Any, image: Any) -> Float[Array, " classes"]:
+        return network.apply({"params": params}, image, train=False)
+
     def loss_of(logits: Float[Array, " classes"], label: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, label)
         return loss, (jnp.argmax(logits) == label).astype(jnp.float32)
@@ -52,8 +57,7 @@ def classifier(model: str, activation: str, num_classes: int, image_shape: tuple
 
     @jax.jit
     def batch_probabilities(params: Any, images: Any) -> Float[Array, "n classes"]:
-        forward = lambda image: jax.nn.softmax(network.apply({"params": params}, image, train=False))
-        return jax.vmap(forward)(images)
+        return jax.vmap(lambda image: jax.nn.softmax(logits(params, image)))(images)
 
     def probabilities(params: Any, images: UInt8[np.ndarray, "n ..."]) -> Float[np.ndarray, "n classes"]:
         rows = min(_EVALUATION_BATCH, len(images))
@@ -65,7 +69,7 @@ def classifier(model: str, activation: str, num_classes: int, image_shape: tuple
         return np.concatenate(parts)
 
     drops_units = getattr(network, "dropout", 0) > 0
-    return Classifier(init, loss_with_dropout if drops_units else loss, probabilities)
+    return Classifier(init, logits, loss_with_dropout if drops_units else loss, probabilities)
 
 
 def optimizer(name: str, lr: float, momentum: float) -> optax.GradientTransformation:

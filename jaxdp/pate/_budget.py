@@ -1,0 +1,94 @@
+"""Stopping in time: how many queries a budget and a preset cap allow.
+
+A rule that stops on the data-dependent cost leaks, by when it stops, how much the teachers agreed. Here the rule looks only at
+what is released anyway, which queries were answered, and at data-independent costs, at one Rényi order that is fixed
+beforehand: a Rényi filter (Feldman and Zrnic, arXiv 2008.11193), whose total holds though the queries adapt to the answers.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from .. import _checks
+from .._errors import UsageError
+from ._analysis import convert, event_of, usual_orders
+from ._mechanisms import ConfidentNoisyMax, InteractiveNoisyMax, Mechanism
+
+
+def within_budget(
+    answered: Bool[Any, " queries"],
+    mechanism: Mechanism,
+    *,
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    most_answers: int | None = None,
+) -> int:
+    """How many of the queries, in their order, may be asked: the next might overrun the budget or the cap.
+
+    Args:
+        answered: bool [queries], which would be answered: `Labels.answered`.
+        mechanism: what they are aggregated by.
+        epsilon: the budget, for the data-independent ε; none by default.
+        delta: the δ of the budget.
+        most_answers: a cap on answers, set beforehand; none by default.
+
+    Returns:
+        From 0 to the number of queries; what comes after must be thrown away unseen.
+
+    Raises:
+        UsageError: for a budget that doesn't pay for one answer, and numbers out of range.
+
+    Example:
+        >>> import numpy as np, jaxdp
+        >>> mechanism = jaxdp.pate.GaussianNoisyMax(sigma=40.0)
+        >>> within_budget(np.ones(1000, bool), mechanism, epsilon=2.0)
+        174
+    """
+    flags = np.asarray(answered, bool)
+    before = np.concatenate([[0], np.cumsum(flags)])[: len(flags)]  # answers when a query is about to be asked
+    allowed = np.ones(len(flags), bool)
+    if most_answers is not None:
+        cap = _checks.count("most_answers", most_answers, "give a cap on the answers")
+        allowed &= before < cap
+    if epsilon is not None:
+        _checks.positive("epsilon", epsilon, "give a privacy budget such as 2.0")
+        _checks.delta(delta)
+        room, of_check, of_answer = _at_best_order(mechanism, epsilon, delta)
+        asked = np.arange(len(flags)) + 1
+        allowed &= asked * of_check + (before + 1) * of_answer <= room
+        if not allowed[:1].all():
+            raise UsageError(
+                f"epsilon={epsilon:g} at delta={delta:g} doesn't pay for one answer: give a larger budget, or more noise"
+            )
+    return int(np.argmin(allowed)) if not allowed.all() else len(flags)
+
+
+def _at_best_order(mechanism: Mechanism, epsilon: float, delta: float) -> tuple[float, float, float]:
+    """(the RDP that the budget is worth, RDP of a check, RDP of an answer), at the order that allows most answers."""
+    from dp_accounting.rdp import RdpAccountant
+
+    orders = usual_orders()
+    curve = lambda **counts: np.asarray(RdpAccountant(orders.tolist()).compose(event_of(mechanism, **counts)).rdp)
+    if isinstance(mechanism, ConfidentNoisyMax | InteractiveNoisyMax):
+        of_check = curve(asked=1, answered=0)
+        of_answer = curve(asked=1, answered=1) - of_check
+    else:
+        of_check, of_answer = np.zeros(len(orders)), curve(asked=1, answered=1)
+    room = np.array([_room(order, epsilon, delta) for order in orders])
+    best = int(np.argmax(room / (of_check + of_answer)))
+    return float(room[best]), float(of_check[best]), float(of_answer[best])
+
+
+def _room(order: float, epsilon: float, delta: float) -> float:
+    """The largest RDP at this order that converts to at most ε; below 0 where none does."""
+    spent = lambda rdp: convert(np.array([order]), np.array([rdp]), delta).epsilon
+    low, high = 0.0, epsilon + 1.0
+    if spent(low) > epsilon:
+        return -1.0
+    while spent(high) <= epsilon:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if spent(middle) <= epsilon else (low, middle)
+    return low

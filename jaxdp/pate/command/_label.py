@@ -1,0 +1,115 @@
+"""`jaxdp pate label` and `jaxdp pate analyze`, for teachers who live elsewhere and share only predictions."""
+
+import json
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ... import _checks
+from ..._errors import UsageError
+from ...noise import key_from_entropy
+from ...train._folder import RunFolder
+from .._mechanisms import ConfidentNoisyMax
+from .._votes import check_predictions, vote_counts
+from ._options import AnalyzeOptions, LabelOptions
+from ._plots import plot_epsilon
+from ._predictions import read_labels, read_predictions
+from ._release import PRIVATE, analysis, release, write
+from ._report import epsilon_rows
+
+
+def label(options: LabelOptions, console: Console | None = None) -> None:
+    """Labels from a file of predictions, in a folder with what they cost.
+
+    Raises:
+        UsageError: for options or a file that make it impossible or its epsilon untrue.
+    """
+    console = console or Console()
+    options.check_mechanism()
+    _checks.delta(options.delta, _checks.count("--records", options.records, "give the number of private records"))
+    predictions = read_predictions(options.predictions)
+    mechanism = options.mechanism(len(predictions))
+    folder = RunFolder.create(options.output)
+    if (folder.path / "labels.csv").exists():
+        raise UsageError(
+            f"--output={options.output} holds labels already: labelling again costs again; give another folder"
+        )
+    released = release(
+        predictions,
+        np.arange(predictions.shape[1]),
+        mechanism,
+        num_classes=options.num_classes,
+        delta=options.delta,
+        key=key_from_entropy() if options.seed is None else jax.random.key(options.seed),
+        target_epsilon=options.target_epsilon,
+        most_answers=options.max_answers,
+    )
+    seeded = f"The noise was seeded (--seed {options.seed}): to whoever knows the seed it is not private."
+    notes = () if options.seed is None else (seeded,)
+    figures = write(released, folder, options.records, notes)
+    console.print(check_predictions(predictions), highlight=False)
+    _show(
+        console,
+        f"{figures['answered']} answers to {figures['asked']} queries",
+        folder.read_json(f"{PRIVATE}/report.json"),
+    )
+    console.print(f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}", highlight=False)
+
+
+def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> None:
+    """What labels cost that were made of a file of predictions.
+
+    Raises:
+        UsageError: for options or files that don't fit each other.
+    """
+    options.check_mechanism()
+    predictions = read_predictions(options.predictions)
+    mechanism = options.mechanism(len(predictions))
+    asked, answered = np.arange(predictions.shape[1]), np.ones(predictions.shape[1], bool)
+    if options.labels is not None:
+        asked, _, answered = read_labels(options.labels)
+        if (
+            len(asked) == 0
+            or asked.min() < 0
+            or asked.max() >= predictions.shape[1]
+            or len(np.unique(asked)) < len(asked)
+        ):
+            raise UsageError(
+                f"--labels={options.labels} names examples that {options.predictions} doesn't have, or one twice: give the "
+                "labels that were made of these predictions"
+            )
+    elif isinstance(mechanism, ConfidentNoisyMax):
+        raise UsageError(
+            "--labels is missing: --aggregator confident charges each query by whether it was answered; give the labels.csv of "
+            "`jaxdp pate label`"
+        )
+    votes = np.asarray(vote_counts(predictions[:, asked], options.num_classes))
+    report = analysis(votes, mechanism, answered, options.delta)
+    figures: dict[str, Any] = {
+        "asked": report.asked,
+        "answered": report.answered,
+        "delta": report.delta,
+        "epsilon": {"rdp": report.data_independent.epsilon, "pld": report.data_independent_pld.epsilon},
+        "data_dependent_epsilon": report.data_dependent.epsilon,
+        "sanitised_epsilon": None if report.sanitised is None else report.sanitised.epsilon,
+    }
+    if options.plot is not None:
+        plot_epsilon(report, answered, options.plot)
+    if options.json:
+        json.dump(figures, sys.stdout, indent=2)
+        print()
+        return
+    _show(console or Console(), f"{report.answered} answers to {report.asked} queries", figures)
+
+
+def _show(console: Console, title: str, figures: dict[str, Any]) -> None:
+    table = Table(title=title, show_header=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in epsilon_rows(figures):
+        table.add_row(name, value)
+    console.print(table)

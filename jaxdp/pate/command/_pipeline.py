@@ -1,0 +1,304 @@
+"""`jaxdp pate`: teachers, labels, student, in a folder; killed at any stage, it goes on to the same end.
+
+What each stage leaves is what the next one needs: private/predictions.npy, whose rows fill up teacher by teacher; labels.csv;
+the student's checkpoints; summary.json. The keys lie in private/keys.json until the labels are written; then those of the
+teachers and of the noise are erased, and nothing remains with which the noise could be subtracted.
+"""
+
+import importlib.metadata
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
+from rich.console import Console
+
+from ... import _checks, _options, data as datasets
+from ..._device import in_words, use_device
+from ..._errors import UsageError
+from ...noise import key_from_entropy
+from ...train._checkpoint import Checkpoint, CheckpointFolder
+from ...train._finished import FinishedRun, load_run
+from ...train._folder import RunFolder, new_path
+from ...train._loop import Loop, Totals
+from ...train._problem import Classifier, evaluate
+from ...train._report import progress_display
+from .._teachers import Ensemble, predicted_classes
+from ._options import MAY_CHANGE, PateOptions
+from ._plots import plot_student
+from ._predictions import read_labels
+from ._recipe import student_model, student_step, teacher_loss, teacher_optimizer
+from ._release import PRIVATE, release, write
+from ._report import summary_table
+
+_EVALUATIONS = 12  # of the student
+_SECONDS_BETWEEN_SAVES = 1.0
+_KEYS = ("teachers", "queries", "noise", "student")
+
+
+def run_pate(options: PateOptions, console: Console | None = None) -> FinishedRun:
+    """The whole of PATE as `jaxdp pate` does it.
+
+    Args:
+        options: what is asked for; with `options.resume`, the options that the run was started with.
+        console: where progress and results are shown; by default standard output.
+
+    Returns:
+        The finished run, with the student, as `jaxdp.load_run` gives it.
+
+    Raises:
+        UsageError: for anything in the options, the data or the folder that makes the run impossible or its epsilon
+            untrue, before anything is compiled.
+    """
+    options.check()
+    device = use_device(options.device)
+    data = datasets.hold_back(datasets.load(options.dataset, options.data_dir), options.holdout)
+    public = _public(options, data)
+    _checks.delta(options.delta, len(data.train_labels))
+    options.mechanism(options.teachers)
+    fingerprint = datasets.fingerprint(*data[1:5])
+    if options.resume is None:
+        folder = RunFolder.create(options.output or new_path(f"{options.dataset.replace('/', '-')}-pate"))
+        _start(folder, options, data, fingerprint)
+    else:
+        folder = RunFolder.existing(options.resume)
+        _check_same(folder, options, fingerprint)
+    job = _Job(options, folder, data, public, device, console or Console(), time.perf_counter())
+    if not (folder.path / "summary.json").exists():
+        job.run()
+    job.show()
+    return load_run(folder.path)
+
+
+@dataclass
+class _Job:
+    """A run under way."""
+
+    options: PateOptions
+    folder: RunFolder
+    data: datasets.Dataset
+    public: int
+    device: Any
+    console: Console
+    started: float
+
+    def run(self) -> None:
+        """Do what is not done yet."""
+        model = student_model(self.data.num_classes, self.data.train_images.shape[1:])
+        if not (self.folder.path / "labels.csv").exists():
+            self._label(self._teach(model))
+        erase_keys(self.folder, "teachers", "noise")
+        self._learn(model)
+
+    @property
+    def _queries(self) -> Int[np.ndarray, " queries"]:
+        """The public images that the teachers are asked about."""
+        order = jax.random.permutation(read_key(self.folder, "queries"), self.public)
+        return np.asarray(order[: self.options.queries])
+
+    def _teach(self, model: Classifier) -> Int[np.ndarray, "teachers queries"]:
+        """Train the teachers that have not predicted yet; what they predict for the queries."""
+        options, path = self.options, self.folder.path / PRIVATE / "predictions.npy"
+        found = np.full((options.teachers, options.queries), -1, np.int32)
+        if path.exists():
+            found = np.load(path)
+        left = np.flatnonzero(found[:, 0] < 0)
+        ensemble = Ensemble(
+            teacher_loss(model),
+            model.init,
+            (self.data.train_images, self.data.train_labels),
+            options.teachers,
+            teacher_optimizer(options, len(self.data.train_labels)),
+            options.teacher_epochs,
+            options.teacher_batch_size,
+            read_key(self.folder, "teachers"),
+            finish=predicted_classes(model.logits, self.data.test_images[self._queries]),
+        )
+        saved_at, done = time.monotonic(), options.teachers - len(left)
+        with progress_display(self.console, options.teachers, done) as display:
+            for part in ensemble.train(left.tolist()):
+                found[left[: len(part)]] = part
+                left, done = left[len(part) :], done + len(part)
+                if time.monotonic() - saved_at > _SECONDS_BETWEEN_SAVES or not len(left):
+                    save_array(path, found)
+                    saved_at = time.monotonic()
+                display.update(done, "teachers trained")
+            accuracy = np.mean(found == self.data.test_labels[self._queries], axis=1)
+            display.end_of_epoch(
+                f"{done} teachers of {ensemble.shards.shape[1]} images, accuracy {accuracy.mean():.2%} "
+                f"({accuracy.min():.2%} to {accuracy.max():.2%}) on the queries, by labels that the run doesn't use"
+            )
+        return found
+
+    def _label(self, predictions: Int[np.ndarray, "teachers queries"]) -> None:
+        """Let the teachers vote, and write what is released."""
+        options = self.options
+        released = release(
+            predictions,
+            self._queries,
+            options.mechanism(options.teachers),
+            num_classes=self.data.num_classes,
+            delta=options.delta,
+            key=read_key(self.folder, "noise"),
+            target_epsilon=options.target_epsilon,
+            most_answers=options.max_answers,
+        )
+        if not released.answered.any():
+            raise UsageError(
+                f"the teachers answered none of {options.queries} queries: lower --threshold, or train fewer teachers on more "
+                "records each"
+            )
+        notes = ("The keys of the teachers and of the noise were erased when the labels were written.",)
+        if options.seed is not None:
+            notes = (f"This run was seeded (--seed {options.seed}): to whoever knows the seed it is not private.",)
+        write(released, self.folder, len(self.data.train_labels), notes)
+
+    def _learn(self, model: Classifier) -> None:
+        """Train the student, and write what came out."""
+        options, held_back = self.options, slice(self.public, None)
+        asked, answers, _ = read_labels(self.folder.path / "labels.csv")
+        labels = np.full(self.public, -1, np.int32)
+        labels[asked] = answers
+        step = student_step(model, options, labels)
+        of_init, of_steps = jax.random.split(read_key(self.folder, "student"))
+        fresh = step.init(model.init(of_init), of_steps)
+        per_epoch = -(-options.student_steps // _EVALUATIONS)
+        with CheckpointFolder(self.folder.checkpoints) as checkpoints:
+            start, damaged = checkpoints.load(fresh)
+            for line in damaged:
+                self.console.print(f"{line}: going on from the one before", highlight=False, soft_wrap=True)
+            start = start or Checkpoint(fresh, asdict(Totals()))
+            self.folder.keep_metrics(self.folder.metrics(up_to_step=start.state.step))
+            with progress_display(self.console, options.student_steps, start.state.step) as display:
+
+                def on_steps(made: int, totals: Totals) -> None:
+                    if display.due():
+                        display.update(made, f"student  agrees with {totals.mean('correct'):.2%} of the answers")
+
+                loop = Loop(
+                    step=step,
+                    data=jnp.asarray(self.data.test_images[: self.public]),
+                    steps_per_epoch=per_epoch,
+                    steps=options.student_steps,
+                    on_steps=on_steps,
+                    save=lambda state, totals: checkpoints.save(Checkpoint(state, asdict(totals))),
+                )
+                for _, state, totals in loop.epochs(start.state, Totals(**start.totals)):
+                    loss, accuracy = evaluate(
+                        model.probabilities(state.params[1], self.data.test_images[held_back]),
+                        self.data.test_labels[held_back],
+                    )
+                    record = {
+                        "step": state.step,
+                        "train_loss": totals.mean("loss"),
+                        "agreement": totals.mean("correct"),
+                    }
+                    record |= {"test_loss": loss, "test_accuracy": accuracy}
+                    self.folder.add_metrics(record)
+                    checkpoints.save(Checkpoint(state, asdict(Totals())))
+                    display.end_of_epoch(
+                        f"student, step {state.step}/{options.student_steps}: agrees with {record['agreement']:.2%} of the "
+                        f"answers, {accuracy:.2%} on the held-back images"
+                    )
+        self._finish()
+
+    def _finish(self) -> None:
+        records = self.folder.metrics()
+        asked, answers, answered = read_labels(self.folder.path / "labels.csv")
+        right = answers[answered] == self.data.test_labels[asked[answered]]
+        statement = self.folder.read_json("statement.json")
+        summary = {
+            "dataset": self.data.name,
+            "model": "pate",
+            "test_accuracy": records[-1]["test_accuracy"],
+            "test_loss": records[-1]["test_loss"],
+            "label_accuracy": float(right.mean()),
+            "teachers": self.options.teachers,
+            "aggregator": self.options.aggregator,
+            "accountant": "rdp",
+            **{name: statement[name] for name in ("asked", "answered", "delta", "epsilon", "sanitised_epsilon")},
+            "device": in_words(self.device),
+            "seconds": time.perf_counter() - self.started,
+            "folder": str(self.folder.path),
+        }
+        plot_student(records, self.folder.path / "student.png")
+        self.folder.write_json("summary.json", summary)
+
+    def show(self) -> None:
+        """Show what came out, to whoever started the run."""
+        private = self.folder.read_json(f"{PRIVATE}/report.json")
+        self.console.print(summary_table(self.folder.read_json("summary.json"), private))
+        self.console.print((self.folder.path / "statement.txt").read_text(), highlight=False, soft_wrap=True)
+
+
+def _public(options: PateOptions, data: datasets.Dataset) -> int:
+    """How many of the test images the student may see."""
+    size = len(data.test_labels)
+    public = size * 9 // 10 if options.public is None else options.public
+    if not 0 < public < size:
+        raise UsageError(f"--public={public} leaves none of the {size} test images to measure on: give fewer")
+    if options.queries > public:
+        raise UsageError(f"--queries={options.queries} exceeds the {public} public images: ask fewer")
+    return public
+
+
+def _start(folder: RunFolder, options: PateOptions, data: datasets.Dataset, fingerprint: str) -> None:
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
+    (folder.path / PRIVATE).mkdir(mode=0o700)
+    key = key_from_entropy() if options.seed is None else jax.random.key(options.seed)
+    keys = {
+        name: jax.random.key_data(each).tolist() for name, each in zip(_KEYS, jax.random.split(key, 4), strict=True)
+    }
+    folder.write_json(f"{PRIVATE}/keys.json", keys)
+    folder.write_json(
+        "config.json",
+        {
+            "command": "pate",
+            "options": _options.to_dict(options),
+            "model": {"num_classes": data.num_classes, "image_shape": data.train_images.shape[1:]},
+            "data_fingerprint": fingerprint,
+            "versions": versions,
+        },
+    )
+
+
+def _check_same(folder: RunFolder, options: PateOptions, fingerprint: str) -> None:
+    config = folder.read_json("config.json")
+    differences = _options.differences(_options.from_dict(PateOptions, config["options"]), options, MAY_CHANGE)
+    if differences:
+        raise UsageError(
+            f"--resume {folder.path}: the options differ from those the run was started with ({'; '.join(differences)}): "
+            "leave them out to go on, or start another run in another folder"
+        )
+    if config["data_fingerprint"] != fingerprint:
+        raise UsageError(
+            f"--resume {folder.path}: the data are not those the run was started with; the same keys on other data would let "
+            "anyone subtract the noise. Bring back the data, or start another run in another folder"
+        )
+
+
+def read_key(folder: RunFolder, name: str) -> Any:
+    """One of the run's keys."""
+    words = folder.read_json(f"{PRIVATE}/keys.json")[name]
+    if words is None:
+        raise UsageError(
+            f"{folder.path} has erased its key of the {name}, and is not finished with them: start the run anew"
+        )
+    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32))
+
+
+def erase_keys(folder: RunFolder, *names: str) -> None:
+    """Forget keys that are not needed any more."""
+    keys = folder.read_json(f"{PRIVATE}/keys.json")
+    folder.write_json(f"{PRIVATE}/keys.json", {name: None if name in names else words for name, words in keys.items()})
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """Write a .npy file, all or nothing."""
+    temporary = path.with_suffix(".tmp.npy")
+    np.save(temporary, array)
+    temporary.replace(path)

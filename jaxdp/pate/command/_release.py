@@ -1,0 +1,153 @@
+"""From predictions to labels: votes, noise, the budget's end, and what all of it cost; and the files that hold it.
+
+What may be seen by others lies in the folder itself: labels.csv, statement.txt, statement.json (with the ledger). What tells
+more of the private data than was paid for lies in private/: the predictions, the votes, and the data-dependent epsilon.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Int, Int32, Key
+
+from ... import accounting
+from ..._errors import UsageError
+from ...train._folder import RunFolder
+from .._aggregation import aggregate
+from .._analysis import Report, analyze
+from .._budget import within_budget
+from .._mechanisms import ConfidentNoisyMax, GaussianNoisyMax, LaplaceNoisyMax, Mechanism
+from .._sanitise import Sanitiser
+from .._votes import vote_counts
+from ._plots import plot_agreement, plot_epsilon
+from ._predictions import write_labels
+
+PRIVATE = "private"
+
+
+@dataclass(frozen=True)
+class Released:
+    """Labels, and what they cost.
+
+    Attributes:
+        rows: int32 [asked], the examples that were asked, in order.
+        labels: int32 [asked], -1 where there is no answer.
+        answered: bool [asked].
+        votes: int32 [asked, classes]. Private.
+        report: what it cost. Its data-dependent part is private.
+    """
+
+    rows: Int32[np.ndarray, " asked"]
+    labels: Int32[np.ndarray, " asked"]
+    answered: Bool[np.ndarray, " asked"]
+    votes: Int[np.ndarray, "asked classes"]
+    report: Report
+
+
+def release(
+    predictions: Int[np.ndarray, "teachers queries"],
+    rows: Int[np.ndarray, " queries"],
+    mechanism: Mechanism,
+    *,
+    num_classes: int,
+    delta: float,
+    key: Key[Array, ""],
+    target_epsilon: float | None = None,
+    most_answers: int | None = None,
+) -> Released:
+    """Label the queries as far as the budget goes; what would come after is thrown away unseen."""
+    votes = np.asarray(vote_counts(predictions, num_classes))
+    of_noise, of_report = jax.random.split(key)
+    labels, answered = map(np.asarray, aggregate(votes, mechanism, key=of_noise))
+    asked = within_budget(answered, mechanism, epsilon=target_epsilon, delta=delta, most_answers=most_answers)
+    kept = slice(None, asked)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(of_report)).tolist())  # the same if it is done again
+    report = analysis(votes[kept], mechanism, answered[kept], delta, rng)
+    return Released(rows[kept].astype(np.int32), labels[kept], answered[kept], votes[kept], report)
+
+
+def analysis(
+    votes: np.ndarray, mechanism: Mechanism, answered: np.ndarray, delta: float, rng: np.random.Generator | None = None
+) -> Report:
+    """What labelling cost; sanitised too where the mechanism and its proof allow it."""
+    has_threshold = isinstance(mechanism, ConfidentNoisyMax)
+    given: dict[str, Any] = {"delta": delta, "answered": answered if has_threshold else None}
+    if not isinstance(mechanism, LaplaceNoisyMax):
+        sanitiser = Sanitiser(failure=min(1e-6, delta / 10))
+        try:
+            return analyze(votes, mechanism, sanitiser=sanitiser, rng=rng, **given)
+        except UsageError:  # the conditions of the proof fail for this noise: nothing sanitised can be published
+            pass
+    return analyze(votes, mechanism, **given)
+
+
+def write(released: Released, folder: RunFolder, records: int, notes: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Write labels, statement and private files; returns what a summary says of privacy."""
+    report, private = released.report, folder.path / PRIVATE
+    private.mkdir(exist_ok=True)
+    private.chmod(0o700)
+    np.save(private / "votes.npy", released.votes)
+    plot_agreement(released.votes, report, private / "votes.png")
+    plot_epsilon(report, released.answered, private / "epsilon.png")
+    ledger = ledger_of(report)
+    figures = {
+        "asked": report.asked,
+        "answered": report.answered,
+        "delta": report.delta,
+        "epsilon": {"rdp": report.data_independent.epsilon, "pld": report.data_independent_pld.epsilon},
+        "sanitised_epsilon": None if report.sanitised is None else report.sanitised.epsilon,
+    }
+    text = statement(report, records, notes)
+    folder.write_text("statement.txt", text + "\n")
+    folder.write_json("statement.json", {**figures, "ledger": ledger.to_dict(), "statement": text})
+    folder.write_json(f"{PRIVATE}/report.json", {**figures, "data_dependent_epsilon": report.data_dependent.epsilon})
+    write_labels(folder.path / "labels.csv", released.labels, released.answered, released.rows)
+    return figures
+
+
+def ledger_of(report: Report) -> accounting.Ledger:
+    """The data-independent cost as a ledger: one record blanked or exchanged in its place moves one vote of each query."""
+    label = f"PATE, {report.answered:,} answers to {report.asked:,} queries"
+    return accounting.Ledger(adjacency="replace_special").add(report.event, label)
+
+
+def statement(report: Report, records: int, notes: tuple[str, ...] = ()) -> str:
+    """What is promised, to whom and under which assumptions; fit for publication."""
+    independent, pld = report.data_independent, report.data_independent_pld
+    pair = lambda spent: f"({accounting.rounded_up(spent.epsilon)}, {report.delta:g})"
+    sanitised = ""
+    if report.sanitised is not None:
+        sanitised = f" By the votes, with noise that makes it fit for publication, it is {pair(report.sanitised)}"
+        better = report.sanitised.epsilon < min(independent.epsilon, pld.epsilon)
+        sanitised += "." if better else ", which is no better at so few answers."
+    return "\n\n".join(
+        [
+            f"These labels satisfy {pair(independent)}-differential privacy by the RDP accountant of Google's dp-accounting, and "
+            f"{pair(pld)} by its PLD accountant. Both hold, whatever the votes were.{sanitised}",
+            "Unit and adjacency: record; two private data sets are neighbours if one is the other with one record exchanged or "
+            f"blanked in its place. The number of records, {records:,}, and their places are treated as public. A record is in "
+            "one shard, so it moves at most one teacher's vote on each query.",
+            f"Mechanism: {_in_words(report)}",
+            "Protected: the labels, which queries were answered, the student, and whatever else is computed from them and from "
+            "public data.",
+            "Not protected: the teachers, their predictions, the votes, the data-dependent epsilon (all in the folder "
+            f"{PRIVATE}/); accuracies of teachers; choices of hyper-parameters made by looking at the private data; the random "
+            "keys. JAX's random generators are not cryptographic, and floating-point noise is discrete."
+            + "".join(f" {note}" for note in notes),
+        ]
+    )
+
+
+def _in_words(report: Report) -> str:
+    mechanism = report.mechanism
+    asked = f"{report.asked:,} queries were put to {report.teachers:,} teachers"
+    if isinstance(mechanism, LaplaceNoisyMax):
+        return f"{asked}; the winner of the votes under Laplace noise of scale {1 / mechanism.gamma:.6g} was released for each."
+    if isinstance(mechanism, GaussianNoisyMax):
+        return f"{asked}; the winner of the votes under Gaussian noise of {mechanism.sigma:g} was released for each (GNMax)."
+    return (
+        f"{asked}; where the largest count under Gaussian noise of {mechanism.sigma_threshold:g} reached "
+        f"{mechanism.threshold:g}, the winner of the votes under Gaussian noise of {mechanism.sigma_max:g} was released "
+        f"(Confident-GNMax): {report.answered:,} answers."
+    )
