@@ -1,8 +1,9 @@
 """PATE: an ensemble of teachers on disjoint shards votes under noise, and the votes are accounted.
 
-`vote_counts` makes votes of predictions; `laplace_noisy_max`, `gaussian_noisy_max`, `confident_noisy_max` and
-`interactive_noisy_max` make labels of votes; `analyze` says what that cost, by the mechanism and by the votes; `forecast` what
-to expect. The bounds are in `_bounds`, their publication in `_sanitise`.
+`train_teachers` makes an ensemble; `vote_counts` votes of predictions; `laplace_noisy_max`, `gaussian_noisy_max`,
+`confident_noisy_max` and `interactive_noisy_max` labels of votes; `train_student` learns the labels. `analyze` says what they
+cost, by the mechanism and by the votes; `forecast` what to expect; `within_budget` where to stop. The bounds are in `_bounds`,
+their publication in `_sanitise`, and the whole as a command in `command`.
 """
 
 from ._aggregation import (
@@ -14,6 +15,7 @@ from ._aggregation import (
     laplace_noisy_max as laplace_noisy_max,
 )
 from ._analysis import Report as Report, analyze as analyze, event_of as event_of
+from ._budget import within_budget as within_budget
 from ._forecast import Forecast as Forecast, forecast as forecast
 from ._mechanisms import (
     ConfidentNoisyMax as ConfidentNoisyMax,
@@ -23,4 +25,6 @@ from ._mechanisms import (
 )
 from ._perform_analysis import perform_analysis as perform_analysis
 from ._sanitise import Sanitiser as Sanitiser
+from ._student import StudentStep as StudentStep, train_student as train_student
+from ._teachers import Teachers as Teachers, train_teachers as train_teachers
 from ._votes import vote_counts as vote_counts

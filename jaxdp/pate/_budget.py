@@ -43,7 +43,7 @@ def within_budget(
         >>> import numpy as np, jaxdp
         >>> mechanism = jaxdp.pate.GaussianNoisyMax(sigma=40.0)
         >>> within_budget(np.ones(1000, bool), mechanism, epsilon=2.0)
-        174
+        173
     """
     flags = np.asarray(answered, bool)
     before = np.concatenate([[0], np.cumsum(flags)])[: len(flags)]  # answers when a query is about to be asked

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Key
 
 from .. import _checks
 from .._errors import UsageError
@@ -51,7 +51,7 @@ class StudentStep:
         self,
         logits_fn: Callable[[Any, Any], Any],
         optimizer: optax.GradientTransformation,
-        labels: Int[Any, " n"],
+        labels: Any,
         *,
         mildly: Distort,
         strongly: Distort,
@@ -126,7 +126,7 @@ def train_student(
     logits_fn: Callable[[Any, Any], Any],
     init_fn: Callable[[Key[Array, ""]], Any],
     inputs: Any,
-    labels: Int[Any, " n"],
+    labels: Any,
     *,
     optimizer: optax.GradientTransformation,
     steps: int,

@@ -56,7 +56,7 @@ class Teachers:
 def train_teachers(
     loss_fn: Callable[..., Any],
     init_fn: Callable[[Key[Array, ""]], Any],
-    data: tuple[Any, Any],
+    data: Any,
     *,
     num_teachers: int,
     optimizer: optax.GradientTransformation,
@@ -154,7 +154,7 @@ class Ensemble:
         self,
         loss_fn: Callable[..., Any],
         init_fn: Callable[[Key[Array, ""]], Any],
-        data: tuple[Any, Any],
+        data: Any,
         num_teachers: int,
         optimizer: optax.GradientTransformation,
         epochs: int,

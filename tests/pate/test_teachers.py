@@ -1,0 +1,188 @@
+"""Teachers: whose records they see, and that training them together gives what training each alone gives."""
+
+import os
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import jaxdp
+from jaxdp import pate
+from jaxdp.pate import _shards, _teachers
+
+OPTIMIZER = optax.adam(1e-2)
+
+
+class Small(nn.Module):
+    """A convolution and a dense layer: the convolution must be as right within the loop as outside."""
+
+    @nn.compact
+    def __call__(self, image: Any) -> Any:
+        return nn.Dense(3)(jax.nn.relu(nn.Conv(4, (3, 3))(image)).reshape(-1))
+
+
+def init(key: Any) -> Any:
+    return Small().init(key, jnp.zeros((5, 5, 1)))
+
+
+def logits(params: Any, image: Any) -> Any:
+    return Small().apply(params, image)
+
+
+def loss(params: Any, example: Any, rng: Any) -> Any:
+    image, label = example
+    noisy = image + 0.1 * jax.random.normal(rng, image.shape)
+    return optax.softmax_cross_entropy_with_integer_labels(logits(params, noisy), label)
+
+
+def records(size: int = 23) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = np.arange(size, dtype=np.int32) % 3
+    return (rng.normal(size=(size, 5, 5, 1)) + labels[:, None, None, None]).astype(np.float32), labels
+
+
+def trained(data: Any = None, **changes: Any) -> pate.Teachers:
+    given = {"num_teachers": 4, "optimizer": OPTIMIZER, "epochs": 2, "batch_size": 4, "key": jax.random.key(1)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of classes that such small shards miss
+        return pate.train_teachers(loss, init, records() if data is None else data, **(given | changes))
+
+
+@settings(max_examples=10, deadline=None)
+@given(size=st.sampled_from([7, 60, 200]), teachers=st.sampled_from([2, 7, 59, 60]), seed=st.integers(0, 99))
+def test_every_record_is_in_exactly_one_shard_and_shards_are_uneven_by_one_at_most(
+    size: int, teachers: int, seed: int
+) -> None:
+    if teachers > size:
+        return
+    shards = _shards.shards(size, teachers, jax.random.key(seed))
+    assert sorted(shards[shards >= 0].tolist()) == list(range(size))
+    sizes = (shards >= 0).sum(axis=1)
+    assert shards.shape[0] == teachers
+    assert sizes.max() - sizes.min() <= 1
+    assert (shards[:, : sizes.min()] >= 0).all()
+
+
+def trained_by_a_plain_loop(key: Any, own: np.ndarray) -> Any:
+    """One teacher by the book: no scan, no vmap over teachers, one step after another."""
+    of_init, of_order, of_loss = jax.random.split(key, 3)
+    inputs, labels = records()
+    order = np.concatenate([jax.random.permutation(each, len(own)) for each in jax.random.split(of_order, 2)])
+    params = init(of_init)
+    state = OPTIMIZER.init(params)
+    for step in range(len(order) // 4):
+        rows = own[order[4 * step : 4 * step + 4]]
+        keys = jax.random.split(jax.random.fold_in(of_loss, step), 4)
+
+        def mean_loss(params: Any, rows: Any = rows, keys: Any = keys) -> Any:
+            return sum(loss(params, (inputs[row], labels[row]), key) for row, key in zip(rows, keys, strict=True)) / 4
+
+        updates, state = OPTIMIZER.update(jax.grad(mean_loss)(params), state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+def test_each_teacher_is_what_a_plain_loop_over_its_shard_makes() -> None:
+    teachers = trained(at_once=1)
+    of_shards, of_teachers = jax.random.split(jax.random.key(1))
+    np.testing.assert_array_equal(teachers.shards, _shards.shards(23, 4, of_shards))
+    short = teachers.shards[3]
+    assert short[-1] == -1, "23 records make one shard of four short"
+    own = np.where(short < 0, short[0], short)
+    expected = trained_by_a_plain_loop(jax.random.split(of_teachers, 4)[3], own)
+    ours = jax.tree.map(lambda leaf: leaf[3], teachers.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), ours, expected)
+
+
+@pytest.mark.parametrize("at_once", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_how_many_train_at_once_changes_nothing_but_speed(at_once: int) -> None:
+    together, alone = trained(at_once=at_once), trained(at_once=1)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), together.params, alone.params)
+
+
+def test_a_record_teaches_one_teacher_and_no_other() -> None:
+    inputs, labels = records()
+    changed = inputs.copy()
+    changed[7] += 1
+    before, after = trained(at_once=1), trained((changed, labels), at_once=1)
+    differs = np.any(
+        [
+            np.any(a != b, axis=tuple(range(1, a.ndim)))
+            for a, b in zip(*map(jax.tree.leaves, (before.params, after.params)), strict=True)
+        ],
+        axis=0,
+    )
+    np.testing.assert_array_equal(differs, np.any(before.shards == 7, axis=1))
+
+
+def test_predictions_and_accuracies_are_those_of_each_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_teachers, "_ROWS", 10)  # so that the last part is a short one
+    inputs, labels = records()
+    teachers = trained()
+    one_by_one = [
+        [
+            int(jnp.argmax(logits(jax.tree.map(lambda leaf, at=at: leaf[at], teachers.params), image)))
+            for image in inputs
+        ]
+        for at in range(4)
+    ]
+    np.testing.assert_array_equal(teachers.predict(logits, inputs), one_by_one)
+    accuracy = teachers.accuracy(logits, inputs, labels)
+    np.testing.assert_allclose(accuracy, np.mean(np.array(one_by_one) == labels, axis=1))
+
+
+def test_progress_is_told_as_teachers_finish() -> None:
+    heard: list[int] = []
+    trained(at_once=3, on_progress=heard.append)
+    assert heard == [3, 4]
+
+
+def test_a_class_that_a_shard_misses_is_warned_of_once() -> None:
+    rows = np.array([[0, 1], [2, 3], [4, 5], [6, 7]], np.int32)
+    labels = np.array([0, 0, 0, 1, 0, 0, 0, 0])
+    with pytest.warns(UserWarning, match=r"3 of 4 teachers .* \(teacher 0 none of class 1\)") as caught:
+        _shards.warn_of_missing_classes(rows, labels)
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_teachers": 1}, "one teacher's vote can't hide"),
+        ({"num_teachers": 24}, "num_teachers=24 exceeds the 23 records"),
+        ({"batch_size": 7}, "batch_size=7 exceeds the 6 records of a teacher"),
+        ({"epochs": 0}, "epochs=0 must be above 0"),
+        ({"at_once": 0}, "at_once=0 must be above 0"),
+        ({"data": [1, 2]}, "give the pair"),
+        ({"data": (np.zeros((4, 2)), np.zeros(3, np.int32))}, r"leading axes \[3, 4\] don't agree"),
+    ],
+)
+def test_what_makes_no_ensemble_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(jaxdp.UsageError, match=message):
+        trained(**changes)
+
+
+ON_FOUR_DEVICES = """
+import jax, numpy as np
+from test_teachers import trained
+assert len(jax.devices()) == 4
+together, alone = trained(), trained(at_once=1)
+jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), together.params, alone.params)
+print("the same")
+"""
+
+
+@pytest.mark.slow
+def test_teachers_divided_over_four_devices_are_the_same() -> None:
+    flags = "--xla_force_host_platform_device_count=4"
+    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.path.dirname(__file__)}
+    done = subprocess.run([sys.executable, "-c", ON_FOUR_DEVICES], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == "the same\n", done.stderr
