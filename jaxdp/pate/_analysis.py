@@ -10,6 +10,7 @@ record, so in one teacher, so in one vote.
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,7 +84,7 @@ class Report:
     event: "DpEvent"
     conversion: str = "tight"
 
-    @property
+    @cached_property
     def data_independent_pld(self) -> accounting.Spent:
         """The data-independent ε by privacy loss distributions, which is tighter. Safe to publish."""
         return accounting.event_epsilon(self.event, delta=self.delta, accountant="pld")

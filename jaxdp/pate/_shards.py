@@ -32,6 +32,15 @@ def shards(num_examples: int, num_teachers: int, key: Key[Array, ""]) -> Int32[n
         [[4, 3, 0], [2, 1, -1]]
     """
     _checks.key(key)
+    size = size_of_shards(num_examples, num_teachers)
+    order = np.asarray(jax.random.permutation(key, num_examples), np.int32)
+    dealt = np.full((size, num_teachers), -1, np.int32)
+    dealt.reshape(-1)[:num_examples] = order  # dealt like cards, so that the short shards are short by one
+    return dealt.T.copy()
+
+
+def size_of_shards(num_examples: int, num_teachers: int) -> int:
+    """The size of the larger shards; refuses numbers for which there are no shards."""
     examples = _checks.count("num_examples", num_examples, "give the number of records")
     teachers = _checks.count("num_teachers", num_teachers, "give the number of teachers")
     if teachers < 2:
@@ -42,11 +51,7 @@ def shards(num_examples: int, num_teachers: int, key: Key[Array, ""]) -> Int32[n
         raise UsageError(
             f"num_teachers={teachers} exceeds the {examples} records, and no record may teach twice: give at most {examples}"
         )
-    order = np.asarray(jax.random.permutation(key, examples), np.int32)
-    size = -(-examples // teachers)
-    dealt = np.full((size, teachers), -1, np.int32)
-    dealt.reshape(-1)[:examples] = order  # dealt like cards, so that the short shards are short by one
-    return dealt.T.copy()
+    return -(-examples // teachers)
 
 
 def warn_of_missing_classes(of_teacher: Int32[np.ndarray, "teachers size"], labels: Any) -> None:

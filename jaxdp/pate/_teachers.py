@@ -116,12 +116,7 @@ class Course:
 
     def __post_init__(self) -> None:
         _checks.count("epochs", self.epochs, "give each teacher's passes over its shard")
-        _checks.count("batch_size", self.batch_size, "give the examples a step")
-        if self.batch_size > self.size:
-            raise UsageError(
-                f"batch_size={self.batch_size} exceeds the {self.size} records of a teacher: give at most {self.size}, or train "
-                "fewer teachers"
-            )
+        check_batch_size(self.batch_size, self.size)
 
     def __call__(self, key: Key[Array, ""], records: Any) -> Any:
         """Train one teacher: its records [size, ...] to its parameters."""
@@ -145,6 +140,14 @@ class Course:
         start = (params, self.optimizer.init(params))
         (params, _), _ = jax.lax.scan(step, start, (jnp.arange(len(order), dtype=jnp.int32), order))
         return params
+
+
+def check_batch_size(batch_size: int, size: int) -> None:
+    """Refuse a batch that a shard of that size can't fill."""
+    if _checks.count("batch_size", batch_size, "give the examples a step") > size:
+        raise UsageError(
+            f"batch_size={batch_size} exceeds the {size} records of a teacher: give at most {size}, or train fewer teachers"
+        )
 
 
 class Ensemble:

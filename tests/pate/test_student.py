@@ -28,7 +28,7 @@ def nudged(by: float) -> Any:
     return lambda key, point: point + by * jax.random.normal(key, point.shape)
 
 
-HOW: dict[str, Any] = {"mildly": nudged(0.1), "strongly": nudged(0.8), "batch_size": 8, "unlabelled_batch_size": 32}
+HOW: dict[str, Any] = {"mildly": nudged(0.1), "strongly": nudged(0.8), "batch_size": 4, "unlabelled_batch_size": 12}
 
 
 def clusters() -> tuple[np.ndarray, np.ndarray]:
@@ -73,21 +73,21 @@ def test_a_step_is_its_formula() -> None:
     of_loss = jax.random.split(jax.random.key(3), 3)[2]
     rows, others, mild, weak, strong = jax.random.split(jax.random.fold_in(of_loss, 0), 5)
     answered = np.flatnonzero(labels >= 0)
-    known = answered[np.asarray(jax.random.randint(rows, (8,), 0, 3))]
-    chosen = np.asarray(jax.random.randint(others, (32,), 0, 300))
-    seen = [HOW["mildly"](key, points[row]) for key, row in zip(jax.random.split(mild, 8), known, strict=True)]
-    weakly = [HOW["mildly"](key, points[row]) for key, row in zip(jax.random.split(weak, 32), chosen, strict=True)]
+    known = answered[np.asarray(jax.random.randint(rows, (4,), 0, 3))]
+    chosen = np.asarray(jax.random.randint(others, (12,), 0, 300))
+    seen = [HOW["mildly"](key, points[row]) for key, row in zip(jax.random.split(mild, 4), known, strict=True)]
+    weakly = [HOW["mildly"](key, points[row]) for key, row in zip(jax.random.split(weak, 12), chosen, strict=True)]
     strongly = [
-        HOW["strongly"](key, points[row]) for key, row in zip(jax.random.split(strong, 32), chosen, strict=True)
+        HOW["strongly"](key, points[row]) for key, row in zip(jax.random.split(strong, 12), chosen, strict=True)
     ]
 
     def loss(params: Any) -> Any:
         entropy = optax.softmax_cross_entropy_with_integer_labels
-        total = sum(entropy(logits(params, x), labels[row]) for x, row in zip(seen, known, strict=True)) / 8
+        total = sum(entropy(logits(params, x), labels[row]) for x, row in zip(seen, known, strict=True)) / 4
         for x, y in zip(weakly, strongly, strict=True):
             believed = jax.nn.softmax(logits(init(jax.random.key(2)), x))
             if believed.max() >= tau:
-                total += entropy(logits(params, y), believed.argmax()) / 32
+                total += entropy(logits(params, y), believed.argmax()) / 12
         return total
 
     with jax.debug_key_reuse(False):  # the same model is made again on purpose

@@ -78,14 +78,17 @@ def trained_by_a_plain_loop(key: Any, own: np.ndarray) -> Any:
     order = np.concatenate([jax.random.permutation(each, len(own)) for each in jax.random.split(of_order, 2)])
     params = init(of_init)
     state = OPTIMIZER.init(params)
+
+    @jax.jit
+    def mean_loss(params: Any, images: Any, labels: Any, keys: Any) -> Any:
+        losses = [loss(params, (image, label), key) for image, label, key in zip(images, labels, keys, strict=True)]
+        return sum(losses) / 4
+
     for step in range(len(order) // 4):
         rows = own[order[4 * step : 4 * step + 4]]
         keys = jax.random.split(jax.random.fold_in(of_loss, step), 4)
-
-        def mean_loss(params: Any, rows: Any = rows, keys: Any = keys) -> Any:
-            return sum(loss(params, (inputs[row], labels[row]), key) for row, key in zip(rows, keys, strict=True)) / 4
-
-        updates, state = OPTIMIZER.update(jax.grad(mean_loss)(params), state, params)
+        grads = jax.grad(mean_loss)(params, inputs[rows], labels[rows], keys)
+        updates, state = OPTIMIZER.update(grads, state, params)
         params = optax.apply_updates(params, updates)
     return params
 

@@ -27,7 +27,9 @@ from ...train._folder import RunFolder, new_path
 from ...train._loop import Loop, Totals
 from ...train._problem import Classifier, evaluate
 from ...train._report import progress_display
-from .._teachers import Ensemble, predicted_classes
+from .._budget import within_budget
+from .._shards import size_of_shards
+from .._teachers import Ensemble, check_batch_size, predicted_classes
 from ._options import MAY_CHANGE, PateOptions
 from ._plots import plot_student
 from ._predictions import read_labels
@@ -35,7 +37,7 @@ from ._recipe import student_model, student_step, teacher_loss, teacher_optimize
 from ._release import PRIVATE, release, write
 from ._report import summary_table
 
-_EVALUATIONS = 12  # of the student
+_EVALUATIONS = 10  # of the student
 _SECONDS_BETWEEN_SAVES = 1.0
 _KEYS = ("teachers", "queries", "noise", "student")
 
@@ -59,7 +61,10 @@ def run_pate(options: PateOptions, console: Console | None = None) -> FinishedRu
     data = datasets.hold_back(datasets.load(options.dataset, options.data_dir), options.holdout)
     public = _public(options, data)
     _checks.delta(options.delta, len(data.train_labels))
-    options.mechanism(options.teachers)
+    check_batch_size(options.teacher_batch_size, size_of_shards(len(data.train_labels), options.teachers))
+    within_budget(
+        np.ones(1, bool), options.mechanism(options.teachers), epsilon=options.target_epsilon, delta=options.delta
+    )
     fingerprint = datasets.fingerprint(*data[1:5])
     if options.resume is None:
         folder = RunFolder.create(options.output or new_path(f"{options.dataset.replace('/', '-')}-pate"))
