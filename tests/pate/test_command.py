@@ -107,9 +107,8 @@ def test_the_student_can_be_loaded_and_predicts(finished: Path, tmp_path: Path) 
     cli.main(["compare", str(finished), "--output", str(tmp_path / "compare.png")])
 
 
-@pytest.mark.parametrize(
-    "stage", ["teachers", *(pytest.param(late, marks=pytest.mark.slow) for late in ("labels", "student"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["teachers", "labels", "student"])
 def test_a_run_broken_off_at_any_stage_ends_as_one_that_was_not(
     stage: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
