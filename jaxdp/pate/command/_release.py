@@ -90,7 +90,6 @@ def write(released: Released, folder: RunFolder, records: int, notes: tuple[str,
     np.save(private / "votes.npy", released.votes)
     plot_agreement(released.votes, report, private / "votes.png")
     plot_epsilon(report, released.answered, private / "epsilon.png")
-    ledger = ledger_of(report)
     figures = {
         "asked": report.asked,
         "answered": report.answered,
@@ -100,16 +99,10 @@ def write(released: Released, folder: RunFolder, records: int, notes: tuple[str,
     }
     text = statement(report, records, notes)
     folder.write_text("statement.txt", text + "\n")
-    folder.write_json("statement.json", {**figures, "ledger": ledger.to_dict(), "statement": text})
+    folder.write_json("statement.json", {**figures, "ledger": report.ledger().to_dict(), "statement": text})
     folder.write_json(f"{PRIVATE}/report.json", {**figures, "data_dependent_epsilon": report.data_dependent.epsilon})
     write_labels(folder.path / "labels.csv", released.labels, released.answered, released.rows)
     return figures
-
-
-def ledger_of(report: Report) -> accounting.Ledger:
-    """The data-independent cost as a ledger: one record blanked or exchanged in its place moves one vote of each query."""
-    label = f"PATE, {report.answered:,} answers to {report.asked:,} queries"
-    return accounting.Ledger(adjacency="replace_special").add(report.event, label)
 
 
 def statement(report: Report, records: int, notes: tuple[str, ...] = ()) -> str:
