@@ -2,8 +2,8 @@
 
     python benchmarks/offices.py --torch-python PYTHON_WITH_TORCH
 
-Trains the teachers by `jaxdp.pate.train_teachers` as it comes, with a `vmap` over all of them, one after another in JAX, and where
-a Python with torch and torchvision is given, as the tutorial does: a loop over teachers, a data loader for each. Medians of
+Trains the teachers by `jaxdp.pate.train_teachers` as it comes, with a `vmap` over all of them, one after another in JAX, and,
+where a Python with torch and torchvision is given, as the tutorial does: a loop over teachers, a data loader for each. Medians of
 repeats, alternating, the first of each apart, since it compiles. Then for every noise the teachers label 9,000 test images, a
 student learns them, and is measured on the other 1,000. Writes benchmarks/results/DEVICE/offices.json and offices.png.
 """
@@ -153,8 +153,13 @@ def by_torch(options: Options, data: jaxdp.data.Dataset, records: tuple[np.ndarr
     """The tutorial's loop, in a process of its own; its own clock counts the training alone."""
     with tempfile.TemporaryDirectory() as room:
         path = Path(room) / "records.npz"
-        tests = {"test_images": data.test_images[..., 0], "test_labels": data.test_labels}
-        np.savez(path, images=records[0][..., 0], labels=records[1], **tests)
+        np.savez(
+            path,
+            images=records[0][..., 0],
+            labels=records[1],
+            test_images=data.test_images[..., 0],
+            test_labels=data.test_labels,
+        )
         script = Path(__file__).parent / "peers" / "pate_torch.py"
         command = [options.torch_python, script, path, TEACHERS, options.epochs, BATCH_SIZE]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)

@@ -115,10 +115,11 @@ def test_a_step_compiles_once() -> None:
 
     step = pate.StudentStep(counted, optax.sgd(0.1), few_answers(classes), **HOW)
     state = step.init(init(jax.random.key(0)), jax.random.key(1))
-    for _ in range(3):
+    state, _ = step.many(state, jnp.asarray(points), num_steps=1)
+    seen = len(traces)
+    for _ in range(2):
         state, _ = step.many(state, jnp.asarray(points), num_steps=1)
-        seen = len(traces)
-    assert len(traces) == seen <= 3
+    assert len(traces) == seen
 
 
 @pytest.mark.parametrize(
