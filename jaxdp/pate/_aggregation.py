@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int32, Integer, Key
+from jaxtyping import Array, Bool, Float, Float32, Int32, Integer, Key
 
 from .. import _checks
 from .._errors import UsageError
@@ -177,14 +177,21 @@ def check_student(student_probs: Any, votes: np.ndarray) -> Float[np.ndarray, "e
 
 
 def _noisy_max(votes: Any, key: Key[Array, ""], scale: float, kind: str) -> Int32[Array, " examples"]:
-    return _winner(np.asarray(votes, np.int32), key, np.float32(scale), kind)
+    # Two programs: in one, the compiler fuses the draw into the search and draws everything several times over.
+    return _winner(_noisy(np.asarray(votes, np.int32), key, np.float32(scale), kind))
 
 
 @jax.jit(static_argnames="kind")
-def _winner(votes: Int32[Array, "examples classes"], key: Any, scale: Any, kind: str) -> Int32[Array, " examples"]:
+def _noisy(
+    votes: Int32[Array, "examples classes"], key: Any, scale: Any, kind: str
+) -> Float32[Array, "examples classes"]:
     draw = standard_laplace if kind == "laplace" else standard_normal
-    noise = scale * draw(key, votes.shape)
-    return jnp.argmax(votes.astype(jnp.float32) + noise, axis=1).astype(jnp.int32)
+    return votes.astype(jnp.float32) + scale * draw(key, votes.shape)
+
+
+@jax.jit
+def _winner(noisy: Float32[Array, "examples classes"]) -> Int32[Array, " examples"]:
+    return jnp.argmax(noisy, axis=1).astype(jnp.int32)
 
 
 def _with_threshold(
