@@ -119,7 +119,8 @@ def interactive_noisy_max(
 
     Args:
         votes: counts [examples, classes].
-        student_probs: the student's probabilities [examples, classes].
+        student_probs: the student's probabilities [examples, classes]; zeros where there is no student yet, which makes it
+            Confident-GNMax there.
         threshold: T on \(\max_j (n_j - M p_j)\), in votes; at most the number M of teachers.
         sigma_threshold: σ₁, in votes.
         sigma_max: σ₂, in votes.
@@ -169,9 +170,11 @@ def check_student(student_probs: Any, votes: np.ndarray) -> Float[np.ndarray, "e
             "example"
         )
     probabilities = np.asarray(student_probs, np.float32)
-    if not (np.all(probabilities >= 0) and np.allclose(probabilities.sum(axis=1), 1, atol=1e-3)):
+    totals = probabilities.sum(axis=1)
+    if not (np.all(probabilities >= 0) and np.all((np.abs(totals - 1) <= 1e-3) | (totals == 0))):
         raise UsageError(
-            "student_probs must be at least 0 and add up to 1 for each example: give probabilities, not logits"
+            "student_probs must be at least 0 and add up to 1 for each example, or to 0 where there was no student yet: give "
+            "probabilities, not logits"
         )
     return probabilities
 

@@ -132,7 +132,7 @@ def _student(config: dict[str, Any], shape: tuple[int, ...]) -> tuple[Any, Any]:
 
     model = student_model(config["model"]["num_classes"], shape)
     params = jax.eval_shape(model.init, jax.random.key(0))
-    optimize = student_optimizer(from_dict(PateOptions, config["options"]))
+    optimize = student_optimizer(from_dict(PateOptions, config["options"]), 1)
     return model, TrainState(
         (params, params), jax.eval_shape(optimize.init, params), RunKeys.split_from(jax.random.key(1)), 0
     )

@@ -168,6 +168,23 @@ def test_a_run_killed_in_every_stage_ends_with_the_same_labels_and_ledger(finish
     assert result(folder) == result(finished)
 
 
+@pytest.mark.slow
+def test_interactive_votes_are_charged_where_the_teachers_answered(tmp_path: Path) -> None:
+    changes = {"aggregator": "interactive", "threshold": 3, "student-confidence": 0.105, "seed": 5}
+    cli.main(options(tmp_path / "run", **changes))
+    stored = json.loads((tmp_path / "run" / "statement.json").read_text())
+    with (tmp_path / "run" / "labels.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    own = [line for line in lines if line["answered"] == "0" and line["label"]]
+    assert own, "the first student was sure of none"
+    assert lines.index(own[0]) >= 30, "a label of its own before there was a student"
+    assert stored["answered"] == sum(line["answered"] == "1" for line in lines)
+    mechanism = pate.InteractiveNoisyMax(threshold=3, sigma_threshold=8, sigma_max=6, student_confidence=0.105)
+    event = pate.event_of(mechanism, asked=60, answered=stored["answered"])
+    assert stored["epsilon"]["rdp"] == pytest.approx(jaxdp.accounting.event_epsilon(event, delta=1e-3).epsilon)
+    assert "Interactive-GNMax" in (tmp_path / "run" / "statement.txt").read_text()
+
+
 def test_a_budget_and_a_cap_end_the_asking(tmp_path: Path, finished: Path) -> None:
     predictions = tmp_path / "predictions.npy"
     np.save(predictions, np.load(finished / "private" / "predictions.npy"))
@@ -231,6 +248,8 @@ def test_what_a_user_got_wrong_is_told(finished: Path, tmp_path: Path, capsys: p
     ):
         assert message in refused(options(new, **changes), capsys)
         assert not new.exists()
+    interactive = ["pate", "label", "p.npy", "--num-classes", "2", "--records", "9", "--output", "x"]
+    assert "asks a student" in refused([*interactive, "--aggregator", "interactive"], capsys)
     assert "options differ" in refused(["pate", "--resume", str(finished), "--teachers", "9"], capsys)
     assert "is a run of `jaxdp pate`" in refused(["train", "--resume", str(finished)], capsys)
 

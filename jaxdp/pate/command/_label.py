@@ -29,7 +29,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
         UsageError: for options or a file that make it impossible or its epsilon untrue.
     """
     console = console or Console()
-    options.check_mechanism()
+    options.check_without_student()
     _checks.delta(options.delta, _checks.count("--records", options.records, "give the number of private records"))
     predictions = read_predictions(options.predictions)
     mechanism = options.mechanism(len(predictions))
@@ -66,7 +66,7 @@ def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> Non
     Raises:
         UsageError: for options or files that don't fit each other.
     """
-    options.check_mechanism()
+    options.check_without_student()
     predictions = read_predictions(options.predictions)
     mechanism = options.mechanism(len(predictions))
     asked, answered = np.arange(predictions.shape[1]), np.ones(predictions.shape[1], bool)

@@ -9,39 +9,51 @@ import tyro
 from ... import _checks
 from ..._errors import UsageError
 from ..._options import flag
-from .._mechanisms import ConfidentNoisyMax, GaussianNoisyMax, LaplaceNoisyMax, Mechanism, check_threshold_against
+from .._mechanisms import (
+    ConfidentNoisyMax,
+    GaussianNoisyMax,
+    InteractiveNoisyMax,
+    LaplaceNoisyMax,
+    Mechanism,
+    check_threshold_against,
+)
 
 MAY_CHANGE = ("output", "resume", "device")  # when a run is resumed
 OF_AGGREGATOR = {
     "laplace": ("gamma",),
     "gnmax": ("sigma_max",),
     "confident": ("threshold", "sigma_threshold", "sigma_max"),
+    "interactive": ("threshold", "sigma_threshold", "sigma_max", "student_confidence"),
 }
 _OF_250 = {"gamma": 0.05, "threshold": 200.0, "sigma_threshold": 150.0, "sigma_max": 40.0}
+_STUDENT_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
 class MechanismOptions:
     """How votes become labels. What is left open is the papers' for 250 teachers, scaled with their number."""
 
-    aggregator: Literal["confident", "gnmax", "laplace"] = "confident"
+    aggregator: Literal["confident", "gnmax", "laplace", "interactive"] = "confident"
     """confident: GNMax where the noisy plurality reaches a threshold; gnmax: Gaussian noise on all counts; laplace: Laplace
-    noise"""
+    noise; interactive: half the queries as confident, from their answers a first student, and of the other half the teachers
+    answer where they disagree with it, and it teaches itself where it is sure"""
     threshold: float | None = None
-    """confident: votes that an answer needs; by default 0.8 of the teachers"""
+    """confident, interactive: votes that an answer needs; by default 0.8 of the teachers"""
     sigma_threshold: float | None = None
-    """confident: standard deviation of the noise on the plurality, in votes; by default 0.6 of the teachers"""
+    """confident, interactive: standard deviation of the noise on the plurality, in votes; by default 0.6 of the teachers"""
     sigma_max: Annotated[float | None, tyro.conf.arg(aliases=["--sigma"])] = None
-    """confident, gnmax: standard deviation of the noise on the counts, in votes; by default 0.16 of the teachers"""
+    """all but laplace: standard deviation of the noise on the counts, in votes; by default 0.16 of the teachers"""
     gamma: float | None = None
     """laplace: one over the scale of the noise; each query costs 2 gamma; by default 12.5 over the number of teachers"""
+    student_confidence: float | None = None
+    """interactive: probability from which on the first student's own label is used; by default 0.95"""
     delta: float = 1e-5
     """the delta of (epsilon, delta), below 1 / number of private records"""
 
     def check_mechanism(self) -> None:
         """Refuse values out of range, and parameters of another aggregator."""
         of_this = OF_AGGREGATOR[self.aggregator]
-        for name in _OF_250:
+        for name in (*_OF_250, "student_confidence"):
             value = getattr(self, name)
             if value is not None and name not in of_this:
                 raise UsageError(
@@ -49,20 +61,30 @@ class MechanismOptions:
                     f"{', '.join(map(flag, of_this))}: leave it out"
                 )
             if value is not None:
-                _checks.positive(flag(name), value, f"leave it out for the default, {_OF_250[name]:g} for 250 teachers")
+                _checks.positive(flag(name), value, "leave it out for the default")
         _checks.delta(self.delta)
+
+    def check_without_student(self) -> None:
+        """Refuse Interactive-GNMax where there is no student to ask between queries."""
+        self.check_mechanism()
+        if self.aggregator == "interactive":
+            raise UsageError(
+                "--aggregator interactive asks a student between queries, which a file of predictions has not: use confident, "
+                "or jaxdp.pate.interactive_noisy_max with a student of your own"
+            )
 
     def mechanism(self, teachers: int) -> Mechanism:
         """The mechanism for so many teachers."""
         scales = {
             name: value * (250 / teachers if name == "gamma" else teachers / 250) for name, value in _OF_250.items()
         }
-        chosen = {name: getattr(self, name) or scales[name] for name in OF_AGGREGATOR[self.aggregator]}
+        defaults = scales | {"student_confidence": _STUDENT_CONFIDENCE}
+        chosen = {name: getattr(self, name) or defaults[name] for name in OF_AGGREGATOR[self.aggregator]}
         if self.aggregator == "laplace":
             return LaplaceNoisyMax(**chosen)
         if self.aggregator == "gnmax":
             return GaussianNoisyMax(sigma=chosen["sigma_max"])
-        mechanism = ConfidentNoisyMax(**chosen)
+        mechanism = (ConfidentNoisyMax if self.aggregator == "confident" else InteractiveNoisyMax)(**chosen)
         check_threshold_against(mechanism, teachers)
         return mechanism
 

@@ -8,13 +8,14 @@ teachers and of the noise are erased, and nothing remains with which the noise c
 import importlib.metadata
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from rich.console import Console
 
 from ... import _checks, _options, data as datasets
@@ -39,7 +40,7 @@ from ._report import summary_table
 
 _EVALUATIONS = 10  # of the student
 _SECONDS_BETWEEN_SAVES = 1.0
-_KEYS = ("teachers", "queries", "noise", "student")
+_KEYS = ("teachers", "queries", "noise", "student", "first_student")
 
 
 def run_pate(options: PateOptions, console: Console | None = None) -> FinishedRun:
@@ -95,7 +96,7 @@ class _Job:
         """Do what is not done yet."""
         model = student_model(self.data.num_classes, self.data.train_images.shape[1:])
         if not (self.folder.path / "labels.csv").exists():
-            self._label(self._teach(model))
+            self._label(model, self._teach(model))
         erase_keys(self.folder, "teachers", "noise")
         self._learn(model)
 
@@ -139,7 +140,7 @@ class _Job:
             )
         return found
 
-    def _label(self, predictions: Int[np.ndarray, "teachers queries"]) -> None:
+    def _label(self, model: Classifier, predictions: Int[np.ndarray, "teachers queries"]) -> None:
         """Let the teachers vote, and write what is released."""
         options = self.options
         released = release(
@@ -151,6 +152,7 @@ class _Job:
             key=read_key(self.folder, "noise"),
             target_epsilon=options.target_epsilon,
             most_answers=options.max_answers,
+            first_student=partial(self._first_student, model),
         )
         if not released.answered.any():
             raise UsageError(
@@ -162,13 +164,33 @@ class _Job:
             notes = (f"This run was seeded (--seed {options.seed}): to whoever knows the seed it is not private.",)
         write(released, self.folder, len(self.data.train_labels), notes)
 
+    def _first_student(
+        self, model: Classifier, rows: Int[np.ndarray, " asked"], answers: Int[np.ndarray, " asked"]
+    ) -> Float[np.ndarray, "public classes"]:
+        """The probabilities of a student that learned the answers so far, for all public images."""
+        labels = np.full(self.public, -1, np.int32)
+        labels[rows] = answers
+        steps = -(-self.options.student_steps // 2)
+        step = student_step(model, self.options, labels, steps)
+        of_init, of_steps = jax.random.split(read_key(self.folder, "first_student"))
+        state = step.init(model.init(of_init), of_steps)
+        images = self.data.test_images[: self.public]
+        on_device = jnp.asarray(images)
+        with progress_display(self.console, steps, 0) as display:
+            for made in range(steps):
+                state, _ = step.many(state, on_device, num_steps=1)
+                if display.due():
+                    jax.block_until_ready(state.params)
+                    display.update(made + 1, "first student")
+        return model.probabilities(state.params[1], images)
+
     def _learn(self, model: Classifier) -> None:
         """Train the student, and write what came out."""
         options, held_back = self.options, slice(self.public, None)
         asked, answers, _ = read_labels(self.folder.path / "labels.csv")
         labels = np.full(self.public, -1, np.int32)
         labels[asked] = answers
-        step = student_step(model, options, labels)
+        step = student_step(model, options, labels, options.student_steps)
         of_init, of_steps = jax.random.split(read_key(self.folder, "student"))
         fresh = step.init(model.init(of_init), of_steps)
         per_epoch = -(-options.student_steps // _EVALUATIONS)
@@ -256,7 +278,8 @@ def _start(folder: RunFolder, options: PateOptions, data: datasets.Dataset, fing
     (folder.path / PRIVATE).mkdir(mode=0o700)
     key = key_from_entropy() if options.seed is None else jax.random.key(options.seed)
     keys = {
-        name: jax.random.key_data(each).tolist() for name, each in zip(_KEYS, jax.random.split(key, 4), strict=True)
+        name: jax.random.key_data(each).tolist()
+        for name, each in zip(_KEYS, jax.random.split(key, len(_KEYS)), strict=True)
     }
     folder.write_json(f"{PRIVATE}/keys.json", keys)
     folder.write_json(

@@ -37,12 +37,14 @@ def teacher_optimizer(options: PateOptions, records: int) -> optax.GradientTrans
     return optax.adam(optax.cosine_decay_schedule(options.teacher_lr, steps))
 
 
-def student_optimizer(options: PateOptions) -> optax.GradientTransformation:
-    """Adam, its learning rate falling to 0 over the student's steps."""
-    return optax.adam(optax.cosine_decay_schedule(options.student_lr, options.student_steps))
+def student_optimizer(options: PateOptions, steps: int) -> optax.GradientTransformation:
+    """Adam, its learning rate falling to 0 over these steps."""
+    return optax.adam(optax.cosine_decay_schedule(options.student_lr, steps))
 
 
-def student_step(model: Classifier, options: PateOptions, labels: Int[np.ndarray, " public"]) -> StudentStep:
+def student_step(
+    model: Classifier, options: PateOptions, labels: Int[np.ndarray, " public"], steps: int
+) -> StudentStep:
     """The student's step."""
 
     def strongly(key: Any, image: Any) -> Any:
@@ -51,7 +53,7 @@ def student_step(model: Classifier, options: PateOptions, labels: Int[np.ndarray
 
     return StudentStep(
         model.logits,
-        student_optimizer(options),
+        student_optimizer(options, steps),
         labels,
         mildly=partial(distorted, turn=0.06, scale=0.045, shift=0.6),
         strongly=strongly,

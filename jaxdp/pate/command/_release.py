@@ -4,6 +4,7 @@ What may be seen by others lies in the folder itself: labels.csv, statement.txt,
 more of the private data than was paid for lies in private/: the predictions, the votes, and the data-dependent epsilon.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from ...train._folder import RunFolder
 from .._aggregation import aggregate
 from .._analysis import Report, analyze
 from .._budget import within_budget
-from .._mechanisms import ConfidentNoisyMax, GaussianNoisyMax, LaplaceNoisyMax, Mechanism
+from .._mechanisms import ConfidentNoisyMax, GaussianNoisyMax, InteractiveNoisyMax, LaplaceNoisyMax, Mechanism
 from .._sanitise import Sanitiser
 from .._votes import vote_counts
 from ._plots import plot_agreement, plot_epsilon
@@ -55,25 +56,62 @@ def release(
     key: Key[Array, ""],
     target_epsilon: float | None = None,
     most_answers: int | None = None,
+    first_student: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
 ) -> Released:
-    """Label the queries as far as the budget goes; what would come after is thrown away unseen."""
+    """Label the queries as far as the budget goes; what would come after is thrown away unseen.
+
+    `first_student`, for Interactive-GNMax, maps the examples of the first half and their labels to probabilities for those of
+    the second half, [queries, classes].
+    """
     votes = np.asarray(vote_counts(predictions, num_classes))
     of_noise, of_report = jax.random.split(key)
-    labels, answered = map(np.asarray, aggregate(votes, mechanism, key=of_noise))
+    student_probs = None
+    if isinstance(mechanism, InteractiveNoisyMax) and first_student is not None:
+        labels, answered, student_probs = _in_two_halves(votes, rows, mechanism, of_noise, first_student)
+    else:
+        labels, answered = map(np.asarray, aggregate(votes, mechanism, key=of_noise))
     asked = within_budget(answered, mechanism, epsilon=target_epsilon, delta=delta, most_answers=most_answers)
     kept = slice(None, asked)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(of_report)).tolist())  # the same if it is done again
-    report = analysis(votes[kept], mechanism, answered[kept], delta, rng)
+    of_student = None if student_probs is None else student_probs[kept]
+    report = analysis(votes[kept], mechanism, answered[kept], delta, rng, of_student)
     return Released(rows[kept].astype(np.int32), labels[kept], answered[kept], votes[kept], report)
 
 
+def _in_two_halves(
+    votes: np.ndarray,
+    rows: np.ndarray,
+    mechanism: InteractiveNoisyMax,
+    key: Key[Array, ""],
+    first_student: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(labels, answered, the student's probabilities, 0 where there was none yet) of Interactive-GNMax."""
+    half, (of_first, of_second) = len(votes) // 2, jax.random.split(key)
+    nobody = np.zeros((half, votes.shape[1]), np.float32)
+    first = aggregate(votes[:half], mechanism, key=of_first, student_probs=nobody)
+    student = first_student(rows[:half], np.asarray(first.labels))[rows[half:]]
+    second = aggregate(votes[half:], mechanism, key=of_second, student_probs=student)
+    together = lambda *parts: np.concatenate([np.asarray(part) for part in parts])
+    return (
+        together(first.labels, second.labels),
+        together(first.answered, second.answered),
+        together(nobody, student),
+    )
+
+
 def analysis(
-    votes: np.ndarray, mechanism: Mechanism, answered: np.ndarray, delta: float, rng: np.random.Generator | None = None
+    votes: np.ndarray,
+    mechanism: Mechanism,
+    answered: np.ndarray,
+    delta: float,
+    rng: np.random.Generator | None = None,
+    student_probs: np.ndarray | None = None,
 ) -> Report:
     """What labelling cost; sanitised too where the mechanism and its proof allow it."""
-    has_threshold = isinstance(mechanism, ConfidentNoisyMax)
+    has_threshold = isinstance(mechanism, ConfidentNoisyMax | InteractiveNoisyMax)
     given: dict[str, Any] = {"delta": delta, "answered": answered if has_threshold else None}
-    if not isinstance(mechanism, LaplaceNoisyMax):
+    given["student_probs"] = student_probs
+    if isinstance(mechanism, ConfidentNoisyMax | GaussianNoisyMax):
         sanitiser = Sanitiser(failure=min(1e-6, delta / 10))
         try:
             return analyze(votes, mechanism, sanitiser=sanitiser, rng=rng, **given)
@@ -139,6 +177,14 @@ def _in_words(report: Report) -> str:
         return f"{asked}; the winner of the votes under Laplace noise of scale {1 / mechanism.gamma:.6g} was released for each."
     if isinstance(mechanism, GaussianNoisyMax):
         return f"{asked}; the winner of the votes under Gaussian noise of {mechanism.sigma:g} was released for each (GNMax)."
+    if isinstance(mechanism, InteractiveNoisyMax):
+        return (
+            f"{asked}, the second half after a first student had learned the answers to the first; where the largest excess of "
+            f"votes over the student's probabilities times {report.teachers:,} (first half: the largest count) reached, under "
+            f"Gaussian noise of {mechanism.sigma_threshold:g}, {mechanism.threshold:g}, the winner of the votes under Gaussian noise of "
+            f"{mechanism.sigma_max:g} was released: {report.answered:,} answers (Interactive-GNMax). Elsewhere the student's own "
+            "label was used where it was sure."
+        )
     return (
         f"{asked}; where the largest count under Gaussian noise of {mechanism.sigma_threshold:g} reached "
         f"{mechanism.threshold:g}, the winner of the votes under Gaussian noise of {mechanism.sigma_max:g} was released "
