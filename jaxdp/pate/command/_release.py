@@ -180,10 +180,10 @@ def _in_words(report: Report) -> str:
     if isinstance(mechanism, InteractiveNoisyMax):
         return (
             f"{asked}, the second half after a first student had learned the answers to the first; where the largest excess of "
-            f"votes over the student's probabilities times {report.teachers:,} (first half: the largest count) reached, under "
-            f"Gaussian noise of {mechanism.sigma_threshold:g}, {mechanism.threshold:g}, the winner of the votes under Gaussian noise of "
-            f"{mechanism.sigma_max:g} was released: {report.answered:,} answers (Interactive-GNMax). Elsewhere the student's own "
-            "label was used where it was sure."
+            f"votes over the student's probabilities times {report.teachers:,} (first half: the largest count) reached "
+            f"{mechanism.threshold:g} under Gaussian noise of {mechanism.sigma_threshold:g}, the winner of the votes under "
+            f"Gaussian noise of {mechanism.sigma_max:g} was released: {report.answered:,} answers (Interactive-GNMax). Elsewhere "
+            "the student's own label was used where it was sure."
         )
     return (
         f"{asked}; where the largest count under Gaussian noise of {mechanism.sigma_threshold:g} reached "
