@@ -42,9 +42,9 @@ NOISES = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0)  # gamma
 class Options:
     """The tutorial's forty-nine offices."""
 
-    epochs: int = 10
+    epochs: int = 15
     """passes of each teacher over its shard"""
-    repeats: int = 3
+    repeats: int = 2
     """measurements of each way of training"""
     student_steps: int = 1000
     """steps of a student, for each noise"""
