@@ -1,9 +1,11 @@
-"""What a user asked for, as it is kept beside a run: plain values for JSON and back, and what differs between two askings."""
+"""What a user asked for, as it is kept beside a run: plain values for JSON and back; and that a resumed run is asked the same."""
 
 import dataclasses
 import json
 from pathlib import Path
 from typing import Any, TypeVar
+
+from ._errors import UsageError
 
 Options = TypeVar("Options")
 
@@ -25,10 +27,16 @@ def from_dict(kind: type[Options], stored: dict[str, Any]) -> Options:
     return kind(**{**stored, **paths})
 
 
-def differences(ours: Any, theirs: Any, apart_from: tuple[str, ...]) -> list[str]:
-    """What differs between two sets of options, as "--flag: this, that"."""
-    return [
-        f"{flag(field.name)}: {getattr(ours, field.name)}, {getattr(theirs, field.name)}"
-        for field in dataclasses.fields(ours)
-        if field.name not in apart_from and getattr(ours, field.name) != getattr(theirs, field.name)
+def check_resumed(folder: Path, stored: dict[str, Any], options: Any, may_change: tuple[str, ...]) -> None:
+    """Refuse to go on with a run under other options than it was started with, apart from those that may change."""
+    started = from_dict(type(options), stored)
+    differences = [
+        f"{flag(field.name)}: {getattr(started, field.name)}, {getattr(options, field.name)}"
+        for field in dataclasses.fields(options)
+        if field.name not in may_change and getattr(started, field.name) != getattr(options, field.name)
     ]
+    if differences:
+        raise UsageError(
+            f"--resume {folder}: the options differ from those the run was started with ({'; '.join(differences)}): "
+            "leave them out to go on, or start another run in another folder"
+        )

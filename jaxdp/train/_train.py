@@ -272,12 +272,7 @@ def _config(
 def _stored_plan(folder: RunFolder, options: TrainOptions, fingerprint: str) -> tuple[Plan, Ledger]:
     """The plan that the run was started with, and what had been spent before; refuses other options and other data."""
     config = folder.read_json("config.json")
-    differences = _options.differences(_options.from_dict(TrainOptions, config["options"]), options, MAY_CHANGE)
-    if differences:
-        raise UsageError(
-            f"--resume {folder.path}: the options differ from those the run was started with ({'; '.join(differences)}): "
-            "leave them out to go on, or start another run in another folder"
-        )
+    _options.check_resumed(folder.path, config["options"], options, MAY_CHANGE)
     if config["data_fingerprint"] != fingerprint:
         raise UsageError(
             f"--resume {folder.path}: the training data are not those the run was started with; the same keys on other data "

@@ -296,12 +296,7 @@ def _start(folder: RunFolder, options: PateOptions, data: datasets.Dataset, fing
 
 def _check_same(folder: RunFolder, options: PateOptions, fingerprint: str) -> None:
     config = folder.read_json("config.json")
-    differences = _options.differences(_options.from_dict(PateOptions, config["options"]), options, MAY_CHANGE)
-    if differences:
-        raise UsageError(
-            f"--resume {folder.path}: the options differ from those the run was started with ({'; '.join(differences)}): "
-            "leave them out to go on, or start another run in another folder"
-        )
+    _options.check_resumed(folder.path, config["options"], options, MAY_CHANGE)
     if config["data_fingerprint"] != fingerprint:
         raise UsageError(
             f"--resume {folder.path}: the data are not those the run was started with; the same keys on other data would let "
