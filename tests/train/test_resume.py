@@ -142,6 +142,7 @@ def test_where_every_checkpoint_is_damaged_the_run_is_refused_and_left_as_it_is(
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_random_moments_and_resumed_ends_bit_for_bit_as_one_never_killed(tmp_path: Path) -> None:
     epochs, model = 16, "mlp"  # with dropout, so that every kind of key matters
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {**os.environ, "JAX_PLATFORMS": "cpu"}}
