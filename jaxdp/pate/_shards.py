@@ -29,7 +29,7 @@ def shards(num_examples: int, num_teachers: int, key: Key[Array, ""]) -> Int32[n
     Example:
         >>> import jax
         >>> shards(5, 2, jax.random.key(0)).tolist()
-        [[4, 3, 0], [2, 1, -1]]
+        [[0, 4, 2], [1, 3, -1]]
     """
     _checks.key(key)
     size = size_of_shards(num_examples, num_teachers)

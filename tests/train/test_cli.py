@@ -65,11 +65,10 @@ def test_the_printed_epsilon_is_that_of_the_run_that_happened(small: tuple[Path,
 
 def test_a_finished_run_holds_no_keys(small: tuple[Path, list[str]]) -> None:
     from jaxdp.train._checkpoint import CheckpointFolder
-    from jaxdp.train._finished import _abstract_state
-    from jaxdp.train._problem import classifier, optimizer
+    from jaxdp.train._finished import _trained
 
     config = json.loads((small[0] / "config.json").read_text())
-    like = _abstract_state(classifier("cnn", "tanh", 10, (28, 28, 1)), optimizer("sgd", 1.0, 0.0), config)
+    _, like = _trained(config, (28, 28, 1))
     with CheckpointFolder(small[0] / "checkpoints") as checkpoints:
         checkpoint, damaged = checkpoints.load(like)
     assert checkpoint is not None
