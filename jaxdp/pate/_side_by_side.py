@@ -1,7 +1,7 @@
 """The same program for many teachers: how many of them at once, and where.
 
 On an accelerator one call is a `vmap` over as many teachers as memory takes, divided over the devices. A CPU is faster with one
-teacher after another, whose weights stay in cache, than with any number in a `vmap` (measured by benchmarks/pate.py); there a
+teacher after another, whose weights stay in cache, than with any number in a `vmap` (measured by benchmarks/offices.py); there a
 call has one teacher, and as many calls run at a time as there are cores. A teacher comes out the same but for rounding.
 """
 
@@ -48,7 +48,11 @@ class SideBySide:
         numbers = np.asarray(teachers, np.int32)
         if not len(numbers):
             return
-        at_once = min(self._at_once or self._suitable(inputs_of(numbers[:1])), len(numbers))
+        devices = len(self._devices)
+        most = (
+            len(numbers) if self._at_once else -(-len(numbers) // devices) * devices
+        )  # filled up, so that all have work
+        at_once = min(self._at_once or self._suitable(inputs_of(numbers[:1])), most)
         parts = [numbers[start : start + at_once] for start in range(0, len(numbers), at_once)]
         filled = [np.resize(part, at_once) for part in parts]
         compiled = self._program(at_once).lower(*inputs_of(filled[0])).compile()
