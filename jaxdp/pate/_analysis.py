@@ -119,7 +119,8 @@ class Report:
         ]
         if self.sanitised is not None:
             lines.append(
-                f"Sanitised: ε = {accounting.rounded_up(self.sanitised.epsilon)}. Safe to publish, its noise included."
+                f"Sanitised: ε = {accounting.rounded_up(self.sanitised.epsilon)}. Safe to publish: it covers labels and itself, "
+                "where the data-independent ones cover labels alone."
             )
         return "\n".join(lines)
 

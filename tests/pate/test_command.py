@@ -43,7 +43,7 @@ def result(folder: Path) -> tuple[list[bytes], list[bytes], list[Any]]:
     """What must be the same: the labels and the ledger, the student's bits, its metrics."""
     run = jaxdp.load_run(folder)
     return (
-        [(folder / name).read_bytes() for name in PUBLIC],
+        [(folder / name).read_bytes() for name in (*PUBLIC, "private/report.json")],
         [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(run.params)],
         run.metrics,
     )
@@ -73,6 +73,7 @@ def test_a_run_leaves_its_folder_and_keeps_apart_what_is_private(finished: Path)
     assert "data_dependent" in (finished / "private" / "report.json").read_text()
     for name in ("statement.txt", "statement.json", "summary.json", "labels.csv"):
         assert "data_dependent" not in (finished / name).read_text()
+        assert "sanitised" not in (finished / name).read_text()
 
 
 def test_the_epsilon_is_that_of_the_votes_that_were_cast(finished: Path) -> None:

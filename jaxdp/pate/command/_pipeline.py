@@ -247,7 +247,7 @@ class _Job:
             "teachers": self.options.teachers,
             "aggregator": self.options.aggregator,
             "accountant": "rdp",
-            **{name: statement[name] for name in ("asked", "answered", "delta", "epsilon", "sanitised_epsilon")},
+            **{name: statement[name] for name in ("asked", "answered", "delta", "epsilon")},
             "device": in_words(self.device),
             "seconds": time.perf_counter() - self.started,
             "folder": str(self.folder.path),

@@ -133,12 +133,13 @@ def write(released: Released, folder: RunFolder, records: int, notes: tuple[str,
         "answered": report.answered,
         "delta": report.delta,
         "epsilon": {"rdp": report.data_independent.epsilon, "pld": report.data_independent_pld.epsilon},
-        "sanitised_epsilon": None if report.sanitised is None else report.sanitised.epsilon,
     }
     text = statement(report, records, notes)
     folder.write_text("statement.txt", text + "\n")
     folder.write_json("statement.json", {**figures, "ledger": report.ledger().to_dict(), "statement": text})
-    folder.write_json(f"{PRIVATE}/report.json", {**figures, "data_dependent_epsilon": report.data_dependent.epsilon})
+    sanitised = None if report.sanitised is None else report.sanitised.epsilon
+    by_the_votes = {"data_dependent_epsilon": report.data_dependent.epsilon, "sanitised_epsilon": sanitised}
+    folder.write_json(f"{PRIVATE}/report.json", {**figures, **by_the_votes})
     write_labels(folder.path / "labels.csv", released.labels, released.answered, released.rows)
     return figures
 
@@ -147,22 +148,17 @@ def statement(report: Report, records: int, notes: tuple[str, ...] = ()) -> str:
     """What is promised, to whom and under which assumptions; fit for publication."""
     independent, pld = report.data_independent, report.data_independent_pld
     pair = lambda spent: f"({accounting.rounded_up(spent.epsilon)}, {report.delta:g})"
-    sanitised = ""
-    if report.sanitised is not None:
-        sanitised = f" By the votes, with noise that makes it fit for publication, it is {pair(report.sanitised)}"
-        better = report.sanitised.epsilon < min(independent.epsilon, pld.epsilon)
-        sanitised += "." if better else ", which is no better at so few answers."
     return "\n\n".join(
         [
             f"These labels satisfy {pair(independent)}-differential privacy by the RDP accountant of Google's dp-accounting, and "
-            f"{pair(pld)} by its PLD accountant. Both hold, whatever the votes were.{sanitised}",
+            f"{pair(pld)} by its PLD accountant. Both hold, whatever the votes were.",
             "Unit and adjacency: record; two private data sets are neighbours if one is the other with one record exchanged or "
             f"blanked in its place. The number of records, {records:,}, and their places are treated as public. A record is in "
             "one shard, so it moves at most one teacher's vote on each query.",
             f"Mechanism: {_in_words(report)}",
             "Protected: the labels, which queries were answered, the student, and whatever else is computed from them and from "
             "public data.",
-            "Not protected: the teachers, their predictions, the votes, the data-dependent epsilon (all in the folder "
+            "Not protected: the teachers, their predictions, the votes, epsilons by the votes (all in the folder "
             f"{PRIVATE}/); accuracies of teachers; choices of hyper-parameters made by looking at the private data; the random "
             "keys. JAX's random generators are not cryptographic, and floating-point noise is discrete."
             + "".join(f" {note}" for note in notes),

@@ -45,4 +45,9 @@ def epsilon_rows(figures: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
     yield "ε, data-dependent", f"{shown(figures['data_dependent_epsilon'])} {at}; private"
     sanitised = figures["sanitised_epsilon"]
-    yield "ε, sanitised", f"{shown(sanitised)} {at}" if sanitised is not None else "none for this mechanism and noise"
+    yield (
+        "ε, sanitised",
+        f"{shown(sanitised)} {at}; for the labels and itself"
+        if sanitised is not None
+        else "none for this mechanism and noise",
+    )
