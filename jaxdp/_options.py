@@ -1,13 +1,15 @@
-"""What a user asked for, as it is kept beside a run: plain values for JSON and back; and that a resumed run is asked the same."""
+"""What a user asked for: the checks that jobs share, plain values for JSON and back, and that a resumed run is asked the same."""
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ._errors import UsageError
 
 Options = TypeVar("Options")
+_MAY_CHANGE = ("output", "resume", "device")  # when a run is resumed
 
 
 def flag(name: str) -> str:
@@ -27,16 +29,45 @@ def from_dict(kind: type[Options], stored: dict[str, Any]) -> Options:
     return kind(**{**stored, **paths})
 
 
-def check_resumed(folder: Path, stored: dict[str, Any], options: Any, may_change: tuple[str, ...]) -> None:
-    """Refuse to go on with a run under other options than it was started with, apart from those that may change."""
-    started = from_dict(type(options), stored)
+def check_given(options: Any, check: Callable[[str, Any, str], Any], fixes: dict[str, str]) -> None:
+    """Put those of the named options that are given to a check of `_checks`, each with its fix."""
+    for name, fix in fixes.items():
+        if getattr(options, name) is not None:
+            check(flag(name), getattr(options, name), fix)
+
+
+def check_holdout(holdout: int) -> None:
+    """Refuse a number of examples that can't be held back."""
+    if holdout < 0:
+        raise UsageError(f"--holdout={holdout} must be 0 or above: give the examples to hold back, such as 10000")
+
+
+def check_seed(seed: int | None) -> None:
+    """Refuse a seed that JAX would cut."""
+    if seed is not None and not 0 <= seed < 2**32:
+        raise UsageError(f"--seed={seed} must lie between 0 and 2^32 - 1")
+
+
+def seeded(what: str, seed: int) -> str:
+    """What a statement says of a seed."""
+    return f"{what} was seeded (--seed {seed}): to whoever knows the seed it is not private."
+
+
+def check_resumed(folder: Path, config: dict[str, Any], options: Any, fingerprint: str) -> None:
+    """Refuse to go on with a run under other options than it was started with, or with other data."""
+    started = from_dict(type(options), config["options"])
     differences = [
         f"{flag(field.name)}: {getattr(started, field.name)}, {getattr(options, field.name)}"
         for field in dataclasses.fields(options)
-        if field.name not in may_change and getattr(started, field.name) != getattr(options, field.name)
+        if field.name not in _MAY_CHANGE and getattr(started, field.name) != getattr(options, field.name)
     ]
     if differences:
         raise UsageError(
             f"--resume {folder}: the options differ from those the run was started with ({'; '.join(differences)}): "
             "leave them out to go on, or start another run in another folder"
+        )
+    if config["data_fingerprint"] != fingerprint:
+        raise UsageError(
+            f"--resume {folder}: the data are not those the run was started with; the same keys on other data would let anyone "
+            "subtract the noise. Bring back the data, or start another run in another folder"
         )

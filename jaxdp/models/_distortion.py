@@ -57,7 +57,19 @@ def _moved_in_rows(ink: Float[Array, "rows columns channels"], scale: Array, sla
 
 
 def erased(key: Key[Array, ""], image: Float[Array, "height width channels"], side: int = 10) -> Array:
-    """An image with a black square of `side` pixels somewhere, partly beyond its border perhaps."""
+    """An image with a black square somewhere, partly beyond its border perhaps.
+
+    Args:
+        key: scalar key, used for this and nothing else.
+        image: float, from -1 (black) to 1.
+        side: of the square, in pixels.
+
+    Returns:
+        An array like `image`.
+
+    References:
+        DeVries and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout", arXiv 1708.04552.
+    """
     at = jax.random.uniform(key, (2,), jnp.float32)
     inside = [
         jnp.abs(jnp.arange(length, dtype=jnp.float32) - place * length) < side / 2

@@ -44,6 +44,9 @@ def within_budget(
         >>> mechanism = jaxdp.pate.GaussianNoisyMax(sigma=40.0)
         >>> within_budget(np.ones(1000, bool), mechanism, epsilon=2.0)
         173
+
+    References:
+        Feldman and Zrnic, arXiv 2008.11193: Rényi filters.
     """
     flags = np.asarray(answered, bool)
     before = np.concatenate([[0], np.cumsum(flags)])[: len(flags)]  # answers when a query is about to be asked

@@ -43,6 +43,9 @@ class StudentStep:
         mildly: `mildly(key, input)`, w.
         strongly: `strongly(key, input)`, s.
 
+    Raises:
+        UsageError: for labels of which none is an answer, an unknown method, and numbers out of range.
+
     References:
         Sohn et al., "FixMatch", arXiv 2001.07685; the running mean is that of Tarvainen and Valpola, arXiv 1703.01780.
     """
@@ -150,6 +153,9 @@ def train_student(
 
     Raises:
         UsageError: for labels that don't fit the inputs or of which none is an answer, and numbers out of range.
+
+    References:
+        Sohn et al., arXiv 2001.07685.
     """
     _checks.key(key)
     number = _checks.count("steps", steps, "give the student's steps")

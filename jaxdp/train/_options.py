@@ -8,9 +8,7 @@ import tyro
 
 from .. import _checks
 from .._errors import UsageError
-from .._options import flag
-
-MAY_CHANGE = ("output", "resume", "device")  # when a run is resumed
+from .._options import check_given, check_holdout, check_seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,29 +72,23 @@ class TrainOptions:
 
     def check(self) -> None:
         """Refuse values out of range, with the flag's name, the value and the fix."""
-        for name, fix in (
-            ("lr", "give a learning rate such as 1.0"),
-            ("target_epsilon", "give a privacy budget such as 1.0"),
-        ):
-            if getattr(self, name) is not None:
-                _checks.positive(flag(name), getattr(self, name), fix)
-        for name, fix in (
-            ("epochs", "give the number of passes over the data"),
-            ("batch_size", "give the number of examples a step"),
-            ("microbatch_size", "give the examples to process at once"),
-        ):
-            if getattr(self, name) is not None:
-                _checks.count(flag(name), getattr(self, name), fix)
+        check_given(
+            self,
+            _checks.positive,
+            {"lr": "give a learning rate such as 1.0", "target_epsilon": "give a privacy budget such as 1.0"},
+        )
+        counts = {
+            "epochs": "give the number of passes over the data",
+            "batch_size": "give the number of examples a step",
+            "microbatch_size": "give the examples to process at once",
+        }
+        check_given(self, _checks.count, counts)
         if not 0 <= _checks.real("--momentum", self.momentum, "give a decay such as 0.9") < 1:
             raise UsageError(
                 f"--momentum={self.momentum} must lie between 0 and 1 (1 excluded): 0.9 is usual, 0 for none"
             )
-        if self.holdout < 0:
-            raise UsageError(
-                f"--holdout={self.holdout} must be 0 or above: give the examples to hold back, such as 10000"
-            )
-        if self.seed is not None and not 0 <= self.seed < 2**32:
-            raise UsageError(f"--seed={self.seed} must lie between 0 and 2^32 - 1")
+        check_holdout(self.holdout)
+        check_seed(self.seed)
         if self.dp:
             self._check_privacy()
         elif self.ledger is not None:

@@ -1,7 +1,7 @@
 """What a person sees: the progress bar while a run goes on, and the table at its end."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,10 +70,15 @@ def status_line(record: dict[str, Any], epochs: int) -> str:
 
 def summary_table(summary: dict[str, Any]) -> Table:
     """The results of a finished run as a table."""
-    table = Table(title=f"jaxdp: {summary['model']} on {summary['dataset']}", show_header=False)
+    return two_columns(f"jaxdp: {summary['model']} on {summary['dataset']}", _rows(summary))
+
+
+def two_columns(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """A table of names and values."""
+    table = Table(title=title, show_header=False)
     table.add_column(style="bold")
     table.add_column()
-    for name, value in _rows(summary):
+    for name, value in rows:
         table.add_row(name, value)
     return table
 

@@ -22,7 +22,7 @@ from ._checkpoint import Checkpoint, CheckpointFolder
 from ._finished import FinishedRun, load_run
 from ._folder import RunFolder, new_path
 from ._loop import Loop, Totals
-from ._options import MAY_CHANGE, TrainOptions
+from ._options import TrainOptions
 from ._plain_step import PlainStep
 from ._plots import plot_epsilon, plot_metrics
 from ._problem import Classifier, classifier, evaluate, optimizer
@@ -220,7 +220,7 @@ class _Job:
     def _write_statement(self, run: DPSGD, summary: dict[str, Any]) -> None:
         notes = ("The keys of this run were erased when it finished.",)
         if self.options.seed is not None:
-            notes = (f"This run was seeded (--seed {self.options.seed}): to whoever knows the seed it is not private.",)
+            notes = (_options.seeded("This run", self.options.seed),)
         text = statement(run, delta=self.options.delta, spent_before=self.spent_before, notes=notes)
         self.folder.write_text("statement.txt", text + "\n")
         fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
@@ -272,12 +272,7 @@ def _config(
 def _stored_plan(folder: RunFolder, options: TrainOptions, fingerprint: str) -> tuple[Plan, Ledger]:
     """The plan that the run was started with, and what had been spent before; refuses other options and other data."""
     config = folder.read_json("config.json")
-    _options.check_resumed(folder.path, config["options"], options, MAY_CHANGE)
-    if config["data_fingerprint"] != fingerprint:
-        raise UsageError(
-            f"--resume {folder.path}: the training data are not those the run was started with; the same keys on other data "
-            "would let anyone subtract the noise. Bring back the data, or start another run in another folder"
-        )
+    _options.check_resumed(folder.path, config, options, fingerprint)
     stored = config["plan"]
     run = DPSGD(**stored["run"]) if stored["run"] else None
     return Plan(**{**stored, "run": run}), Ledger.from_dict(config["spent_before"])

@@ -2,15 +2,14 @@
 
 import json
 import sys
-from typing import Any
 
 import jax
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from ... import _checks
 from ..._errors import UsageError
+from ..._options import check_seed, seeded
 from ...noise import key_from_entropy
 from ...train._folder import RunFolder
 from .._mechanisms import ConfidentNoisyMax
@@ -18,8 +17,8 @@ from .._votes import check_predictions, vote_counts
 from ._options import AnalyzeOptions, LabelOptions
 from ._plots import plot_epsilon
 from ._predictions import read_labels, read_predictions
-from ._release import PRIVATE, analysis, release, write
-from ._report import epsilon_rows
+from ._release import PRIVATE, all_figures, analysis, release, write
+from ._report import epsilon_table
 
 
 def label(options: LabelOptions, console: Console | None = None) -> None:
@@ -30,6 +29,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
     """
     console = console or Console()
     options.check_without_student()
+    check_seed(options.seed)
     _checks.delta(options.delta, _checks.count("--records", options.records, "give the number of private records"))
     predictions = read_predictions(options.predictions)
     mechanism = options.mechanism(len(predictions))
@@ -48,15 +48,10 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
         target_epsilon=options.target_epsilon,
         most_answers=options.max_answers,
     )
-    seeded = f"The noise was seeded (--seed {options.seed}): to whoever knows the seed it is not private."
-    notes = () if options.seed is None else (seeded,)
-    figures = write(released, folder, options.records, notes)
+    notes = () if options.seed is None else (seeded("The noise", options.seed),)
+    write(released, folder, options.records, notes)
     console.print(check_predictions(predictions), highlight=False)
-    _show(
-        console,
-        f"{figures['answered']} answers to {figures['asked']} queries",
-        folder.read_json(f"{PRIVATE}/report.json"),
-    )
+    console.print(epsilon_table(folder.read_json(f"{PRIVATE}/report.json")))
     console.print(f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}", highlight=False)
 
 
@@ -89,27 +84,11 @@ def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> Non
         )
     votes = np.asarray(vote_counts(predictions[:, asked], options.num_classes))
     report = analysis(votes, mechanism, answered, options.delta)
-    figures: dict[str, Any] = {
-        "asked": report.asked,
-        "answered": report.answered,
-        "delta": report.delta,
-        "epsilon": {"rdp": report.data_independent.epsilon, "pld": report.data_independent_pld.epsilon},
-        "data_dependent_epsilon": report.data_dependent.epsilon,
-        "sanitised_epsilon": None if report.sanitised is None else report.sanitised.epsilon,
-    }
+    figures = all_figures(report)
     if options.plot is not None:
         plot_epsilon(report, answered, options.plot)
     if options.json:
         json.dump(figures, sys.stdout, indent=2)
         print()
         return
-    _show(console or Console(), f"{report.answered} answers to {report.asked} queries", figures)
-
-
-def _show(console: Console, title: str, figures: dict[str, Any]) -> None:
-    table = Table(title=title, show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for name, value in epsilon_rows(figures):
-        table.add_row(name, value)
-    console.print(table)
+    (console or Console()).print(epsilon_table(figures))

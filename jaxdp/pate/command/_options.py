@@ -8,7 +8,7 @@ import tyro
 
 from ... import _checks
 from ..._errors import UsageError
-from ..._options import flag
+from ..._options import check_given, check_holdout, check_seed, flag
 from .._mechanisms import (
     ConfidentNoisyMax,
     GaussianNoisyMax,
@@ -18,7 +18,6 @@ from .._mechanisms import (
     check_threshold_against,
 )
 
-MAY_CHANGE = ("output", "resume", "device")  # when a run is resumed
 OF_AGGREGATOR = {
     "laplace": ("gamma",),
     "gnmax": ("sigma_max",),
@@ -137,30 +136,24 @@ class PateOptions(MechanismOptions):
     def check(self) -> None:
         """Refuse values out of range, with the flag's name, the value and the fix."""
         self.check_mechanism()
-        for name, fix in (
-            ("teachers", "give the number of teachers"),
-            ("teacher_epochs", "give each teacher's passes over its shard"),
-            ("teacher_batch_size", "give the examples a step of a teacher"),
-            ("queries", "give the number of images to ask about"),
-            ("student_steps", "give the student's steps"),
-            ("public", "give the number of public images"),
-            ("max_answers", "give a cap on the answers"),
-        ):
-            if getattr(self, name) is not None:
-                _checks.count(flag(name), getattr(self, name), fix)
-        for name, fix in (
-            ("teacher_lr", "give a learning rate such as 0.003"),
-            ("student_lr", "give a learning rate such as 0.003"),
-            ("target_epsilon", "give a privacy budget such as 2.0"),
-        ):
-            if getattr(self, name) is not None:
-                _checks.positive(flag(name), getattr(self, name), fix)
-        if self.holdout < 0:
-            raise UsageError(
-                f"--holdout={self.holdout} must be 0 or above: give the examples to hold back, such as 10000"
-            )
-        if self.seed is not None and not 0 <= self.seed < 2**32:
-            raise UsageError(f"--seed={self.seed} must lie between 0 and 2^32 - 1")
+        counts = {
+            "teachers": "give the number of teachers",
+            "teacher_epochs": "give each teacher's passes over its shard",
+            "teacher_batch_size": "give the examples a step of a teacher",
+            "queries": "give the number of images to ask about",
+            "student_steps": "give the student's steps",
+            "public": "give the number of public images",
+            "max_answers": "give a cap on the answers",
+        }
+        check_given(self, _checks.count, counts)
+        positives = {
+            "teacher_lr": "give a learning rate such as 0.003",
+            "student_lr": "give a learning rate such as 0.003",
+            "target_epsilon": "give a privacy budget such as 2.0",
+        }
+        check_given(self, _checks.positive, positives)
+        check_holdout(self.holdout)
+        check_seed(self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ teachers and of the noise are erased, and nothing remains with which the noise c
 import importlib.metadata
 import time
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from ...train._report import progress_display
 from .._budget import within_budget
 from .._shards import size_of_shards
 from .._teachers import Ensemble, check_batch_size, predicted_classes
-from ._options import MAY_CHANGE, PateOptions
+from ._options import PateOptions
 from ._plots import plot_student
 from ._predictions import read_labels
 from ._recipe import student_model, student_step, teacher_loss, teacher_optimizer
@@ -72,7 +72,7 @@ def run_pate(options: PateOptions, console: Console | None = None) -> FinishedRu
         _start(folder, options, data, fingerprint)
     else:
         folder = RunFolder.existing(options.resume)
-        _check_same(folder, options, fingerprint)
+        _options.check_resumed(folder.path, folder.read_json("config.json"), options, fingerprint)
     job = _Job(options, folder, data, public, device, console or Console(), time.perf_counter())
     if not (folder.path / "summary.json").exists():
         job.run()
@@ -100,7 +100,7 @@ class _Job:
         erase_keys(self.folder, "teachers", "noise")
         self._learn(model)
 
-    @property
+    @cached_property
     def _queries(self) -> Int[np.ndarray, " queries"]:
         """The public images that the teachers are asked about."""
         order = jax.random.permutation(read_key(self.folder, "queries"), self.public)
@@ -161,17 +161,15 @@ class _Job:
             )
         notes = ("The keys of the teachers and of the noise were erased when the labels were written.",)
         if options.seed is not None:
-            notes = (f"This run was seeded (--seed {options.seed}): to whoever knows the seed it is not private.",)
+            notes = (_options.seeded("This run", options.seed),)
         write(released, self.folder, len(self.data.train_labels), notes)
 
     def _first_student(
         self, model: Classifier, rows: Int[np.ndarray, " asked"], answers: Int[np.ndarray, " asked"]
     ) -> Float[np.ndarray, "public classes"]:
         """The probabilities of a student that learned the answers so far, for all public images."""
-        labels = np.full(self.public, -1, np.int32)
-        labels[rows] = answers
         steps = -(-self.options.student_steps // 2)
-        step = student_step(model, self.options, labels, steps)
+        step = student_step(model, self.options, self._filled_up(rows, answers), steps)
         of_init, of_steps = jax.random.split(read_key(self.folder, "first_student"))
         state = step.init(model.init(of_init), of_steps)
         images = self.data.test_images[: self.public]
@@ -184,13 +182,19 @@ class _Job:
                     display.update(made + 1, "first student")
         return model.probabilities(state.params[1], images)
 
+    def _filled_up(
+        self, rows: Int[np.ndarray, " asked"], answers: Int[np.ndarray, " asked"]
+    ) -> Int[np.ndarray, " public"]:
+        """The answers as labels of all public images, -1 where there is none."""
+        labels = np.full(self.public, -1, np.int32)
+        labels[rows] = answers
+        return labels
+
     def _learn(self, model: Classifier) -> None:
         """Train the student, and write what came out."""
         options, held_back = self.options, slice(self.public, None)
         asked, answers, _ = read_labels(self.folder.path / "labels.csv")
-        labels = np.full(self.public, -1, np.int32)
-        labels[asked] = answers
-        step = student_step(model, options, labels, options.student_steps)
+        step = student_step(model, options, self._filled_up(asked, answers), options.student_steps)
         of_init, of_steps = jax.random.split(read_key(self.folder, "student"))
         fresh = step.init(model.init(of_init), of_steps)
         per_epoch = -(-options.student_steps // _EVALUATIONS)
@@ -292,16 +296,6 @@ def _start(folder: RunFolder, options: PateOptions, data: datasets.Dataset, fing
             "versions": versions,
         },
     )
-
-
-def _check_same(folder: RunFolder, options: PateOptions, fingerprint: str) -> None:
-    config = folder.read_json("config.json")
-    _options.check_resumed(folder.path, config["options"], options, MAY_CHANGE)
-    if config["data_fingerprint"] != fingerprint:
-        raise UsageError(
-            f"--resume {folder.path}: the data are not those the run was started with; the same keys on other data would let "
-            "anyone subtract the noise. Bring back the data, or start another run in another folder"
-        )
 
 
 def read_key(folder: RunFolder, name: str) -> Any:

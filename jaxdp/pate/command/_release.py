@@ -1,7 +1,8 @@
 """From predictions to labels: votes, noise, the budget's end, and what all of it cost; and the files that hold it.
 
 What may be seen by others lies in the folder itself: labels.csv, statement.txt, statement.json (with the ledger). What tells
-more of the private data than was paid for lies in private/: the predictions, the votes, and the data-dependent epsilon.
+more of the private data than was paid for lies in private/: the predictions, the votes, the data-dependent epsilon; and the
+sanitised one, since the ledger pays for the labels alone: whoever publishes it claims it for labels and figure together.
 """
 
 from collections.abc import Callable
@@ -120,28 +121,38 @@ def analysis(
     return analyze(votes, mechanism, **given)
 
 
-def write(released: Released, folder: RunFolder, records: int, notes: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Write labels, statement and private files; returns what a summary says of privacy."""
+def write(released: Released, folder: RunFolder, records: int, notes: tuple[str, ...] = ()) -> None:
+    """Write labels, statement and private files; the labels last, so that they stand for all of it."""
     report, private = released.report, folder.path / PRIVATE
     private.mkdir(exist_ok=True)
     private.chmod(0o700)
     np.save(private / "votes.npy", released.votes)
     plot_agreement(released.votes, report, private / "votes.png")
     plot_epsilon(report, released.answered, private / "epsilon.png")
-    figures = {
+    text = statement(report, records, notes)
+    folder.write_text("statement.txt", text + "\n")
+    folder.write_json(
+        "statement.json", {**public_figures(report), "ledger": report.ledger().to_dict(), "statement": text}
+    )
+    folder.write_json(f"{PRIVATE}/report.json", all_figures(report))
+    write_labels(folder.path / "labels.csv", released.labels, released.answered, released.rows)
+
+
+def public_figures(report: Report) -> dict[str, Any]:
+    """What labelling cost, whatever the votes were."""
+    return {
         "asked": report.asked,
         "answered": report.answered,
         "delta": report.delta,
         "epsilon": {"rdp": report.data_independent.epsilon, "pld": report.data_independent_pld.epsilon},
     }
-    text = statement(report, records, notes)
-    folder.write_text("statement.txt", text + "\n")
-    folder.write_json("statement.json", {**figures, "ledger": report.ledger().to_dict(), "statement": text})
+
+
+def all_figures(report: Report) -> dict[str, Any]:
+    """That, and what it cost by the votes. Private."""
     sanitised = None if report.sanitised is None else report.sanitised.epsilon
     by_the_votes = {"data_dependent_epsilon": report.data_dependent.epsilon, "sanitised_epsilon": sanitised}
-    folder.write_json(f"{PRIVATE}/report.json", {**figures, **by_the_votes})
-    write_labels(folder.path / "labels.csv", released.labels, released.answered, released.rows)
-    return figures
+    return public_figures(report) | by_the_votes
 
 
 def statement(report: Report, records: int, notes: tuple[str, ...] = ()) -> str:

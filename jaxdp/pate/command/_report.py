@@ -6,6 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from ... import accounting
+from ...train._report import two_columns
 
 
 def summary_table(summary: dict[str, Any], private: dict[str, Any]) -> Table:
@@ -15,12 +16,12 @@ def summary_table(summary: dict[str, Any], private: dict[str, Any]) -> Table:
         summary: the content of summary.json.
         private: the content of private/report.json.
     """
-    table = Table(title=f"jaxdp: PATE on {summary['dataset']}", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for name, value in _rows(summary, private):
-        table.add_row(name, value)
-    return table
+    return two_columns(f"jaxdp: PATE on {summary['dataset']}", _rows(summary, private))
+
+
+def epsilon_table(figures: dict[str, Any]) -> Table:
+    """What labelling cost, as a table."""
+    return two_columns(f"{figures['answered']} answers to {figures['asked']} queries", _epsilon_rows(figures))
 
 
 def _rows(summary: dict[str, Any], private: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -29,14 +30,14 @@ def _rows(summary: dict[str, Any], private: dict[str, Any]) -> Iterator[tuple[st
         "answers",
         f"{summary['answered']} to {summary['asked']} queries, {summary['label_accuracy']:.2%} of them right",
     )
-    yield from epsilon_rows(private)
+    yield from _epsilon_rows(private)
     yield "teachers", f"{summary['teachers']}, aggregator {summary['aggregator']}"
     yield "device", summary["device"]
     yield "time in all", f"{summary['seconds']:.0f} s"
     yield "folder", summary["folder"]
 
 
-def epsilon_rows(figures: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _epsilon_rows(figures: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The three epsilons, each under its own name."""
     shown, at = accounting.rounded_up, f"at δ = {figures['delta']:g}"
     yield (
