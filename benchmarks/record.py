@@ -7,29 +7,63 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
+_PLATFORMS = {"gpu": "cuda", "tpu": "tpu"}
+
+
+class Device(NamedTuple):
+    """Where figures were taken: the folder they go to, and the processor's own name."""
+
+    folder: str
+    model: str
 
 
 def device_name() -> str:
     """The device as a folder's name: its kind, or the number of a CPU's cores."""
     if jax.default_backend() == "cpu":
         return f"cpu-{os.cpu_count()}-cores"
-    return jax.devices()[0].device_kind.replace(" ", "-").lower()
+    return _folder(jax.devices()[0].device_kind)
 
 
-def write(results: Path, name: str, content: dict[str, Any]) -> Path:
+def find_device(kind: str) -> Device | None:
+    """A device of a kind, asked for in a process of its own, so that this one doesn't hold it; None if there is none.
+
+    Args:
+        kind: "cpu", "gpu" or "tpu".
+    """
+    if kind == "cpu":
+        return Device(device_name(), _processor())
+    asked = subprocess.run(
+        [sys.executable, "-c", "import jax; print(jax.devices()[0].device_kind)"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"JAX_PLATFORMS": _PLATFORMS[kind], "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+    )
+    model = asked.stdout.strip()
+    return Device(_folder(model), model) if asked.returncode == 0 else None
+
+
+def of_another_machine(path: Path, device: Device) -> str | None:
+    """The processor that figures in a file were taken on, if it isn't this one."""
+    model = json.loads(path.read_text()).get("processor") if path.exists() else None
+    return model if model != device.model else None
+
+
+def write(results: Path, name: str, content: dict[str, Any], device: Device | None = None) -> Path:
     """Write figures with what they were taken on to RESULTS/DEVICE/NAME.json; returns the folder."""
-    folder = results / device_name()
+    folder = results / (device.folder if device else device_name())
     folder.mkdir(parents=True, exist_ok=True)
     script = Path(sys.argv[0]).name
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     record = {
         "command": ["python", f"benchmarks/{script}", *sys.argv[1:]],
-        "device": device_name(),
+        "device": folder.name,
+        "processor": device.model if device else _processor(),
         "machine": platform.machine(),
         "python": platform.python_version(),
         "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
@@ -37,3 +71,20 @@ def write(results: Path, name: str, content: dict[str, Any]) -> Path:
     }
     (folder / f"{name}.json").write_text(json.dumps(record | content, indent=1) + "\n")
     return folder
+
+
+def _folder(model: str) -> str:
+    return model.replace(" ", "-").lower()
+
+
+def _processor() -> str:
+    """The processor's own name, where the system tells it."""
+    if jax.default_backend() != "cpu":
+        return jax.devices()[0].device_kind
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
+    )

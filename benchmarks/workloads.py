@@ -1,7 +1,7 @@
 """The models that the benchmarks run: each a loss for one example, parameters and a batch, made from a fixed seed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxdp.models import CNN
+from jaxdp.models import CNN, MLP
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,11 @@ class Workload:
     batch_loss: Callable[[Any, Any], Any]
     params: Any
     batch: Any
+
+    def replaced(self, like: Callable[..., Any], weights: Any, inputs: Any, labels: Any) -> "Workload":
+        """The same model with weights in canonical arrays (`like` reads them, see canonical.py) and a batch."""
+        params = jax.tree.map(jnp.asarray, like(self.params, weights))
+        return replace(self, params=params, batch=(jnp.asarray(inputs), jnp.asarray(labels)))
 
 
 def _classifier(
@@ -50,6 +55,35 @@ class _TutorialCNN(nn.Module):
 def cnn(size: int = 256) -> Workload:
     """The tutorials' CNN on 28 × 28 images, 26,010 parameters."""
     return _classifier("cnn", size, _TutorialCNN(), _normal(size, 28, 28, 1), 10)
+
+
+class _FlaxCNN(nn.Module):
+    """The same network as most would write it, in flax's own layers."""
+
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        pool = lambda x: nn.max_pool(x, (2, 2), (1, 1))
+        x = pool(jnp.tanh(nn.Conv(16, (8, 8), 2, padding=[(3, 3), (3, 3)])(image)))
+        x = pool(jnp.tanh(nn.Conv(32, (4, 4), 2, padding="VALID")(x)))
+        x = jnp.tanh(nn.Dense(32)(x.reshape(*x.shape[:-3], -1)))
+        return nn.Dense(10)(x)
+
+
+def flax_cnn(size: int = 256) -> Workload:
+    """The tutorials' CNN in flax's own convolution and pooling."""
+    model = _FlaxCNN()
+    return _classifier("cnn", size, model, _normal(size, 28, 28, 1), 10, model.apply)
+
+
+class _TutorialMLP(nn.Module):
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        return MLP(num_classes=10, dropout=0.0)(image, train=True)
+
+
+def tutorial_mlp(size: int = 256) -> Workload:
+    """784 – 256 – 64 – 10 without dropout, whose masks no two libraries share."""
+    return _classifier("tutorial-mlp", size, _TutorialMLP(), _normal(size, 28, 28, 1), 10)
 
 
 def mlp(size: int = 256) -> Workload:
@@ -156,6 +190,7 @@ def wrn(size: int = 64, *, standardised: bool = False) -> Workload:
 WORKLOADS: dict[str, Callable[..., Workload]] = {
     "mlp": mlp,
     "cnn": cnn,
+    "tutorial-mlp": tutorial_mlp,
     "transformer-28": lambda size=64: transformer(size, 28),
     "transformer-256": lambda size=16: transformer(size, 256),
     "lstm": lstm,

@@ -1,21 +1,21 @@
 """An environment of its own for each peer, made from its pinned list beside this file.
 
     python benchmarks/peers/environments.py            # makes all that can be made, and says why the others can't
-    python benchmarks/peers/environments.py opacus
+    python benchmarks/peers/environments.py opacus --device gpu
 
-A list's first line names the newest Python that its packages work on. An environment is made once, under the user's cache, and
-again when its list changes.
+A list's first line names the newest Python that its packages work on; a line that ends in "# on gpu" is for that device alone. An
+environment is made once, under the user's cache, and again when its list changes.
 """
 
+import argparse
 import hashlib
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 LISTS = Path(__file__).parent
-PEERS = ("tf_privacy", "opacus", "jax_privacy", "optax")
+PEERS = ("tf-privacy", "opacus", "jax-privacy", "optax")
 _PYTHONS = ("3.11", "3.12", "3.13")
 
 
@@ -23,37 +23,36 @@ class UnavailableError(Exception):
     """Why a peer can't be had here."""
 
 
-def python_of(peer: str) -> Path:
+def python_of(peer: str, device: str = "cpu") -> Path:
     """The Python of a peer's environment, which is made if it isn't there.
 
     Args:
         peer: one of `PEERS`.
+        device: "cpu", "gpu" or "tpu".
 
     Raises:
         UnavailableError: for an unknown peer, where there is no Python for it, or where its packages can't be installed.
     """
     if peer not in PEERS:
         raise UnavailableError(f"there is no peer named {peer!r}: choose of {', '.join(PEERS)}")
-    pinned = (LISTS / f"{peer}.txt").read_text()
-    newest = pinned.splitlines()[0].removeprefix("# Python up to ").strip()
+    first, *lines = (LISTS / f"{peer}.txt").read_text().splitlines()
+    needed = [line.split("#")[0].strip() for line in lines if "# on " not in line or line.endswith(f"# on {device}")]
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jaxdp-privacy" / "peers"
-    room = cache / f"{peer}-{hashlib.sha256(pinned.encode()).hexdigest()[:12]}"
+    room = cache / f"{peer}-{hashlib.sha256(repr([first, needed]).encode()).hexdigest()[:12]}"
     python, complete = room / "bin" / "python", room / "complete"
     if complete.exists():
         return python
-    interpreter = _interpreter(newest)
+    interpreter = _interpreter(first.removeprefix("# Python up to ").strip())
     shutil.rmtree(room, ignore_errors=True)
-    commands = (
+    for command in (
         [interpreter, "-m", "venv", str(room)],
-        [str(python), "-m", "pip", "install", "--quiet", "-r", str(LISTS / f"{peer}.txt")],
-    )
-    for command in commands:
+        [str(python), "-m", "pip", "install", "--quiet", *needed],
+    ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()[
-                -1:
-            ]
-            raise UnavailableError(f"{peer} can't be installed: {' '.join(said)}")
+            said = done.stderr.splitlines()
+            errors = [line for line in said if line.startswith("ERROR")] or said[-1:]
+            raise UnavailableError(f"{peer} can't be installed: {' '.join(errors)}")
     complete.touch()
     return python
 
@@ -64,11 +63,8 @@ def _interpreter(newest: str) -> str:
     versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for version in reversed(known):
         kept = sorted(versions.glob(f"{version}.*/bin/python"))
-        for candidate in (shutil.which(f"python{version}"), *map(str, kept)):
-            if (
-                candidate
-                and subprocess.run([candidate, "-c", "import venv"], capture_output=True, check=False).returncode == 0
-            ):
+        for candidate in filter(None, (shutil.which(f"python{version}"), *map(str, kept))):
+            if subprocess.run([candidate, "-c", "import venv"], capture_output=True, check=False).returncode == 0:
                 return candidate
     raise UnavailableError(f"there is no Python of version {' or '.join(known)} on this machine")
 
@@ -78,8 +74,12 @@ def _number(version: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or PEERS:
+    parser = argparse.ArgumentParser(description="Make the peers' environments.")
+    parser.add_argument("peers", nargs="*", default=PEERS, metavar="peer", help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "gpu", "tpu"))
+    asked = parser.parse_args()
+    for name in asked.peers:
         try:
-            print(f"{name}: {python_of(name)}")
+            print(f"{name}: {python_of(name, asked.device)}")
         except UnavailableError as error:
             print(f"{name}: not available, {error}")

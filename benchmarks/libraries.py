@@ -1,0 +1,79 @@
+"""The libraries that are compared, and the ways in which each can do a workload."""
+
+from dataclasses import dataclass
+
+WORKLOADS = ("cnn", "tutorial-mlp", "mlp", "transformer-28", "lstm", "text", "wrn")
+_SMALL_BATCHES = ("transformer-28", "wrn")  # B = 64; the others 256
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library and its modes.
+
+    Attributes:
+        name: as on the command line.
+        tutorial: the mode of its own tutorials.
+        private: modes of the private step, the first tried first.
+        plain: modes of the non-private step; none where it is that of "jaxdp", JAX's own.
+        private_cnn: further modes of the private step on the tutorials' CNN.
+        plain_cnn: the same without privacy.
+    """
+
+    name: str
+    tutorial: str
+    private: tuple[str, ...]
+    plain: tuple[str, ...] = ()
+    private_cnn: tuple[str, ...] = ()
+    plain_cnn: tuple[str, ...] = ()
+
+    @property
+    def script(self) -> str:
+        """Its process, beside the pinned lists."""
+        return f"with_{self.name.replace('-', '_')}.py"
+
+    def modes(self, workload: str) -> tuple[str, ...]:
+        """All of its ways to do a workload."""
+        if workload == "cnn":
+            return (*self.plain, *self.plain_cnn, *self.private, *self.private_cnn)
+        return (*self.plain, *self.private)
+
+    def tutorial_mode(self, workload: str) -> str:
+        """The mode that a reader of its tutorials would run."""
+        return (
+            f"{self.tutorial}{FLAX}"
+            if workload == "cnn" and f"{self.tutorial}{FLAX}" in self.private_cnn
+            else self.tutorial
+        )
+
+
+FLAX = ", flax's layers"
+_MICROBATCHES = ("whole batch", "microbatch 1", "microbatch 16")
+_CNN = (f"whole batch{FLAX}", "microbatch 4", f"microbatch 1{FLAX}")
+
+LIBRARIES = {
+    library.name: library
+    for library in (
+        Library("jaxdp", "auto", ("auto",), ("plain", "plain, vmap"), (f"auto{FLAX}", "vmap"), (f"plain{FLAX}",)),
+        Library("jax-privacy", "whole batch", _MICROBATCHES, (), _CNN),
+        Library("optax", "whole batch", _MICROBATCHES, (), _CNN),
+        Library(
+            "opacus",
+            "hooks",
+            ("hooks", "ghost", "functorch"),
+            ("plain",),
+            ("hooks, uncropped", "ghost, uncropped"),
+        ),
+        Library(
+            "tf-privacy",
+            "DPKerasSGDOptimizer",
+            ("DPModel", "DPModel, XLA", "DPModel, ghost", "DPKerasSGDOptimizer"),
+            ("plain", "plain, XLA"),
+            ("VectorizedDPKerasSGDOptimizer", "VectorizedDPKerasSGDOptimizer, XLA", "DPKerasSGDOptimizer, XLA"),
+        ),
+    )
+}
+
+
+def batch_size_of(workload: str) -> int:
+    """The batch that a workload usually has."""
+    return 64 if workload in _SMALL_BATCHES else 256

@@ -1,0 +1,358 @@
+"""Side by side with JAX Privacy, optax, Opacus and TF Privacy: the same weights, the same batch, the same minute.
+
+    python benchmarks/throughput.py                                   # everything; makes the peers' environments first
+    python benchmarks/throughput.py --quick                           # the tutorials' CNN alone, fewer repeats
+    python benchmarks/throughput.py --only jaxdp opacus --workloads mlp --batch-sizes 64 1024
+    python benchmarks/throughput.py --device gpu --precision fast
+
+Each library runs in a process of its own environment (peers/environments.py). First its clipped gradient sum is compared with
+jaxdp's: one that differs by more than 1e-4 is shown as disagreeing and not timed. Then each of its modes is tried, and its
+fastest one, that of its tutorials, and its fastest non-private step are measured in rounds, the libraries taking turns. Prints
+tables, and writes them as Markdown and JSON, with a plot, to benchmarks/results/DEVICE/; `python benchmarks/readme.py` puts them
+into README.
+"""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"  # the device is for the libraries' processes
+
+import math
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import record
+import throughput_report
+import tyro
+from canonical import canonical
+from cells import Cell, Process, difference
+from libraries import LIBRARIES, WORKLOADS, Library, batch_size_of
+from peers.environments import UnavailableError, python_of
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from workloads import WORKLOADS as MODELS
+
+import jaxdp
+
+TOLERANCE = 1e-4
+REFERENCE = LIBRARIES["jaxdp"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """jaxdp side by side with its peers."""
+
+    only: tuple[str, ...] = tuple(LIBRARIES)
+    """which libraries to measure"""
+    workloads: tuple[str, ...] = WORKLOADS
+    """which models"""
+    batch_sizes: tuple[int, ...] = ()
+    """sizes for every workload; by default its own, and 64 and 1024 as well for the CNN"""
+    device: Literal["cpu", "gpu", "tpu"] = "cpu"
+    """where the libraries compute"""
+    precision: Literal["float32", "fast"] = "float32"
+    """of matrix products: "fast" is TF32 on a GPU and bfloat16 on a TPU"""
+    quick: bool = False
+    """the CNN at its usual batch size alone, without a whole epoch or the largest batch"""
+    rounds: int = 5
+    """turns that each library gets after its modes were tried"""
+    threads: int = len(os.sched_getaffinity(0))
+    """cores that each library may use"""
+    memory: float = 0.0
+    """GiB that a process may hold; 0 for three quarters of this machine's"""
+    fit_memory: float = 4.0
+    """GiB of a process in which the largest batch is looked for, on a CPU; a GPU's is its own"""
+    limit_seconds: float = 90.0
+    """after how long without an answer a mode is given up"""
+    results: Path = Path(__file__).parent / "results"
+    """where to write"""
+    overwrite: bool = False
+    """replace results that another machine left in the same folder"""
+
+
+class Comparison:
+    """Libraries' processes on shared weights and batches."""
+
+    def __init__(
+        self, options: Options, pythons: dict[str, Path | UnavailableError], room: Path, progress: Any
+    ) -> None:
+        self.options, self.pythons, self.room, self.progress = options, pythons, room, progress
+        self.started = 0
+        self.images = room / "mnist.npz"
+        data = jaxdp.data.load()
+        images = data.train_images.astype(np.float32) / 255
+        np.savez(self.images, images=images, classes=data.train_labels.astype(np.int32))
+
+    def measure(
+        self, workload: str, size: int, modes: dict[str, tuple[str, ...]], *, epoch: bool = False
+    ) -> list[Cell]:
+        """Compare answers, try modes, then measure the chosen ones in rounds.
+
+        Args:
+            workload: its name.
+            size: examples in the batch.
+            modes: by library.
+            epoch: whether to train an epoch of MNIST, too.
+
+        Returns:
+            A cell for each mode, in the order tried.
+        """
+        expected = self._expected(workload, size)
+        cells: list[Cell] = []
+        chosen: dict[tuple[str, str], Process] = {}
+        for name in self.options.only:
+            for mode in modes[name]:
+                self.progress(f"{workload}, B {size}: {name}, {mode}")
+                process = self._tried(Cell(workload, size, name, mode), expected, cells)
+                if process is not None:
+                    _choose(chosen, process, LIBRARIES[name].tutorial_mode(workload))
+        finalists = list(dict.fromkeys(chosen.values()))
+        for turn in range(self.options.rounds):
+            self.progress(f"{workload}, B {size}: round {turn + 1} of {self.options.rounds}")
+            for process in finalists:
+                _take_turn(process)
+        for process in finalists:
+            if epoch and not process.cell.problem:
+                self.progress(f"{workload}, B {size}: an epoch with {process.cell.library}, {process.cell.mode}")
+                process.time_epoch(_steps_of_an_epoch(process.cell))
+            process.close()
+        return cells
+
+    def largest(self, workload: str, library: str, mode: str) -> Cell:
+        """The largest batch, of a power of two, whose first calls a process of limited memory survives."""
+        size, found = batch_size_of(workload), Cell(workload, 0, library, mode)
+        limit = None if self.options.device != "cpu" else int(self.options.fit_memory * 2**30)
+        factor = 4
+        while size <= 2**16:
+            self.progress(f"{workload}: does B {size} fit with {library}, {mode}?")
+            self._prepare(workload, size)
+            process = self._start(Cell(workload, size, library, mode), limit)
+            fits = process.first_answer()
+            process.close()
+            if fits:
+                found = process.cell
+            else:
+                found.problem, found.reason = process.cell.problem, process.cell.reason
+                if factor == 2:
+                    break
+                size, factor = size // 4, 2
+            size *= factor
+        return found
+
+    def _expected(self, workload: str, size: int) -> dict[bool, dict[str, np.ndarray]]:
+        """jaxdp's clipped sum, and the plain one."""
+        self._prepare(workload, size)
+        expected = {}
+        for mode in ("auto", "plain"):
+            process = self._start(Cell(workload, size, "jaxdp", mode))
+            if not process.first_answer():
+                sys.exit(
+                    f"jaxdp itself can't do {workload}, batch {size}: {process.cell.problem}, {process.cell.reason}"
+                )
+            process.close()
+            expected[mode == "plain"] = process.answer()
+        return expected
+
+    def _tried(self, cell: Cell, expected: dict[bool, dict[str, np.ndarray]], cells: list[Cell]) -> Process | None:
+        cells.append(cell)
+        python = self.pythons[cell.library]
+        if isinstance(python, UnavailableError):
+            cell.problem, cell.reason = "not installed", str(python)
+            return None
+        process = self._start(cell)
+        if process.first_answer():
+            cell.difference = difference(process.answer(), expected[cell.is_plain])
+            if not cell.difference <= TOLERANCE:
+                what = "gradient" if cell.is_plain else "clipped gradient"
+                cell.problem, cell.reason = "disagrees", f"its {what} differs by {cell.difference:.2g} from jaxdp's"
+            else:
+                _take_turn(process)
+        if cell.problem:
+            process.close()
+            return None
+        return process
+
+    def _prepare(self, workload: str, size: int) -> None:
+        model = MODELS[workload](size)
+        inputs, labels = map(np.asarray, model.batch)
+        weights: Any = {f"w:{name}": leaf for name, leaf in canonical(model.params).items()}
+        np.savez(self.room / "task.npz", inputs=inputs, labels=labels, **weights)
+
+    def _start(self, cell: Cell, limit: int | None = None) -> Process:
+        options = self.options
+        self.started += 1
+        memory = options.memory * 2**30 or 0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        task = {
+            "workload": cell.workload,
+            "mode": cell.mode,
+            "clip_norm": 1.0,
+            "noise_multiplier": 1.0,
+            "learning_rate": 1e-4,
+            "threads": options.threads,
+            "device": options.device,
+            "precision": options.precision,
+            "memory_limit": limit or (int(memory) if options.device == "cpu" else None),
+            "arrays": str(self.room / "task.npz"),
+            "images": str(self.images) if cell.workload == "cnn" else None,
+            "answer": str(self.room / f"answer-{self.started}.npz"),
+        }
+        python = self.pythons[cell.library]
+        assert isinstance(python, Path)
+        return Process(cell, python, LIBRARIES[cell.library].script, task, options.limit_seconds)
+
+
+def main(options: Options) -> None:
+    """Measure, print, write."""
+    _check(options)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+    console = Console(stderr=True)
+    device = _device(options)
+    pythons = _pythons(options, console)
+    started = time.monotonic()
+    columns = TimeElapsedColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
+    with tempfile.TemporaryDirectory() as room, Progress(*columns, console=console) as bar:
+        plan = _plan(options)
+        task = bar.add_task("", total=len(plan))
+        comparison = Comparison(options, pythons, Path(room), lambda what: bar.update(task, description=escape(what)))
+        cells: list[Cell] = []
+        for workload, size in plan:
+            usual = not options.batch_sizes and size == batch_size_of(workload)
+            whole = workload == "cnn" and usual and not options.quick
+            modes = {name: LIBRARIES[name].modes(workload) for name in options.only}
+            if not usual and any(cell.workload == workload for cell in cells):
+                modes = {name: _fastest(cells, workload, LIBRARIES[name]) for name in options.only}
+            cells += comparison.measure(workload, size, modes, epoch=whole)
+            bar.advance(task)
+        largest = (
+            [] if options.quick else _largest(comparison, cells, [w for w in ("cnn", "mlp") if w in options.workloads])
+        )
+    content = {
+        "precision": options.precision,
+        "threads": options.threads,
+        "fit_memory": options.fit_memory,
+        "minutes": (time.monotonic() - started) / 60,
+        "cells": [asdict(cell) for cell in cells],
+        "largest": [asdict(cell) for cell in largest],
+    }
+    folder = record.write(options.results, _name(options), content, device)
+    print(throughput_report.write(folder / f"{_name(options)}.json"))
+    print(f"written to {folder}")
+
+
+def _check(options: Options) -> None:
+    for asked, known, what in ((options.only, LIBRARIES, "library"), (options.workloads, WORKLOADS, "workload")):
+        if unknown := [name for name in asked if name not in known]:
+            sys.exit(f"there is no {what} named {', '.join(unknown)}: choose of {', '.join(known)}")
+    if not options.only or not options.workloads:
+        sys.exit("nothing to measure: give --only and --workloads at least one name each")
+    for name, value in (
+        ("rounds", options.rounds),
+        ("threads", options.threads),
+        ("limit-seconds", options.limit_seconds),
+    ):
+        if value <= 0:
+            sys.exit(f"--{name} is {value}: give a number above 0")
+    if any(size < 16 or size % 16 for size in options.batch_sizes):
+        sys.exit(f"--batch-sizes are {options.batch_sizes}: give multiples of 16, which the microbatches divide")
+    if options.threads > (cores := len(os.sched_getaffinity(0))):
+        sys.exit(f"--threads is {options.threads}: there are {cores} cores")
+
+
+def _device(options: Options) -> record.Device:
+    device = record.find_device(options.device)
+    if device is None:
+        sys.exit(
+            f"--device {options.device}: JAX finds none here; install jaxdp for it (README), or leave the option out"
+        )
+    path = options.results / device.folder / f"{_name(options)}.json"
+    other = record.of_another_machine(path, device)
+    if other and not options.overwrite:
+        sys.exit(f"{path} is of another machine ({other}, this is {device.model}): give --results or --overwrite")
+    return device
+
+
+def _name(options: Options) -> str:
+    """Results of the whole comparison are never replaced by those of a part."""
+    name = "throughput" if options.precision == "float32" else f"throughput-{options.precision}"
+    if options.quick:
+        return f"{name}-quick"
+    whole = (options.only, options.workloads, options.batch_sizes) == (tuple(LIBRARIES), WORKLOADS, ())
+    return name if whole else f"{name}-part"
+
+
+def _plan(options: Options) -> list[tuple[str, int]]:
+    if options.batch_sizes:
+        return [(workload, size) for workload in options.workloads for size in options.batch_sizes]
+    if options.quick:
+        return [("cnn", batch_size_of("cnn"))]
+    usual = [(workload, batch_size_of(workload)) for workload in options.workloads]
+    return usual + [("cnn", size) for size in (64, 1024) if "cnn" in options.workloads]
+
+
+def _pythons(options: Options, console: Console) -> dict[str, Path | UnavailableError]:
+    pythons: dict[str, Path | UnavailableError] = {"jaxdp": Path(sys.executable)}
+    for name in options.only:
+        if name == "jaxdp":
+            continue
+        with console.status(f"{name}'s environment (made once)"):
+            try:
+                pythons[name] = python_of(name, options.device)
+            except UnavailableError as error:
+                pythons[name] = error
+                console.print(escape(str(error)))
+    return pythons
+
+
+def _choose(chosen: dict[tuple[str, str], Process], process: Process, tutorial: str) -> None:
+    """Keep the process if it is its library's fastest so far, private or plain, or its tutorials' mode; close what isn't."""
+    cell = process.cell
+    best = (cell.library, "plain" if cell.is_plain else "private")
+    before = chosen.get(best)
+    if cell.mode == tutorial:
+        chosen[cell.library, "tutorial"] = process
+    if before is None or cell.median("step") < before.cell.median("step"):
+        chosen[best] = process
+    for each in filter(None, (before, process)):
+        if each not in chosen.values():
+            each.close()
+
+
+def _take_turn(process: Process) -> None:
+    for program in ("clipped", "step"):
+        spent = sum(process.cell.seconds.get(program, ()))
+        if not process.cell.problem and spent < 15:  # the ratios of slow ones need no more digits
+            process.time(program, for_seconds=0.4, at_most=10)
+
+
+def _steps_of_an_epoch(cell: Cell) -> int:
+    """All of them, or as many as take half a minute."""
+    whole = 60_000 // cell.batch_size
+    return min(whole, max(2, math.ceil(30 / cell.median("step"))))
+
+
+def _fastest(cells: list[Cell], workload: str, library: Library) -> tuple[str, ...]:
+    """The modes that were its fastest before, private and plain, on a workload."""
+    modes = []
+    for plain in (True, False):
+        own = [c for c in cells if (c.workload, c.library, c.is_plain) == (workload, library.name, plain) and c.seconds]
+        if own:
+            modes.append(min(own, key=lambda cell: cell.median("step")).mode)
+    return tuple(modes)
+
+
+def _largest(comparison: Comparison, cells: list[Cell], workloads: list[str]) -> list[Cell]:
+    found = []
+    for workload in workloads:
+        for name in comparison.options.only:
+            private = [mode for mode in _fastest(cells, workload, LIBRARIES[name]) if not mode.startswith("plain")]
+            found += [comparison.largest(workload, name, mode) for mode in private]
+    return found
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))
