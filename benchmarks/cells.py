@@ -1,5 +1,6 @@
 """One library in one mode on one workload: its process, its first answer, and what it is asked afterwards."""
 
+import contextlib
 import json
 import os
 import queue
@@ -76,7 +77,8 @@ class Process:
                 env=environment,
             )
         self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def first_answer(self) -> bool:
         """Wait for the clipped sum and the first calls; whether all went well."""
@@ -110,27 +112,27 @@ class Process:
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None
-        if self._process.poll() is None:
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._listener.join()
 
     def _ask(self, **question: Any) -> dict[str, Any] | None:
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # where it died, its reply says so
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died: its reply says so
         return self._reply()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
+        with self._process.stdout:
+            for line in self._process.stdout:
+                self._lines.put(line)
         self._lines.put("")
 
     def _reply(self) -> dict[str, Any] | None:

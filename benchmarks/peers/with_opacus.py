@@ -1,9 +1,9 @@
 """Opacus: per-example gradients from hooks or from functorch, ghost clipping, and PyTorch's ordinary step.
 
-Opacus 1.6.0 reads a convolution's input by strides that hold only where a row's pixels lie beside each other in memory (`unfold2d`
-in opacus/utils/tensor_utils.py). Images in PyTorch's channels-last format, to which a view of NHWC data belongs, give it other
-numbers: from hooks wrong gradients, under ghost clipping wrong norms. The modes "hooks, channels last" and "ghost, channels last"
-show that; in all the others images lie as Opacus takes them.
+Opacus 1.6.0 reads a convolution's input by strides that hold only where a row's pixels lie beside each other in memory
+(`unfold2d` in opacus/utils/tensor_utils.py). Images in PyTorch's channels-last format, to which a view of NHWC data belongs, give
+it other numbers: from hooks wrong gradients, under ghost clipping wrong norms. The modes "hooks, channels last" and "ghost,
+channels last" show that; in all the others images lie as Opacus takes them.
 """
 
 from typing import Any
@@ -36,7 +36,7 @@ def build(task: Task) -> Programs:
 
     def place(inputs: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         images = inputs.transpose(0, 3, 1, 2) if inputs.ndim == 4 else inputs
-        laid = images if form == "channels last" else images.copy()  # with one channel, all else leaves the strides
+        laid = images if form == "channels last" else images.copy()  # ascontiguousarray keeps one channel as it is
         return torch.from_numpy(laid).to(device), torch.from_numpy(labels.astype(np.int64)).to(device)
 
     on_gpu = device.type == "cuda"

@@ -1,0 +1,88 @@
+"""The comparison with the peers: what it refuses, what it survives, and where README's figures come from."""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import canonical
+import jax
+import numpy as np
+import pytest
+import readme
+import record
+import throughput
+import workloads
+from cells import Cell, Process, difference
+from peers.environments import UnavailableError, python_of
+
+
+def test_readme_has_the_figures_of_the_committed_results() -> None:
+    text = (readme.ROOT / "README.md").read_text()
+    assert readme.replaced(text) == text
+
+
+def test_weights_come_back_from_the_canonical_layout() -> None:
+    shapes, rng = jax.eval_shape(lambda: workloads.cnn(2).params), np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
+    arrays = canonical.canonical(params)
+    assert arrays["Conv_0/kernel"].shape == (8, 8, 1, 16)
+    jax.tree.map(np.testing.assert_array_equal, canonical.like(params, arrays), params)
+
+
+def test_a_gradient_differs_by_its_relative_distance() -> None:
+    expected = {"a": np.array([3.0, 0.0], np.float32), "b": np.array([4.0], np.float32)}
+    assert difference(expected, expected) == 0
+    assert difference(expected | {"b": np.array([4.5], np.float32)}, expected) == pytest.approx(0.1)
+    assert difference({"a": expected["a"]}, expected) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"only": ("jaxdp", "keras")},
+            "no library named keras: choose of jaxdp, jax-privacy, optax, opacus, tf-privacy",
+        ),
+        ({"workloads": ("gpt",)}, "no workload named gpt"),
+        ({"only": ()}, "nothing to measure"),
+        ({"rounds": 0}, "--rounds is 0"),
+        ({"threads": 10_000}, "--threads is 10000: there are"),
+        ({"batch_sizes": (30,)}, "multiples of 16"),
+    ],
+)
+def test_bad_options_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SystemExit, match=re.escape(said)):
+        throughput.main(replace(throughput.Options(), **changes))
+
+
+def test_an_unknown_peer_is_named() -> None:
+    with pytest.raises(UnavailableError, match="no peer named 'keras': choose of tf-privacy"):
+        python_of("keras")
+
+
+def test_results_of_another_machine_are_not_overwritten(tmp_path: Path) -> None:
+    device = record.find_device("cpu")
+    assert device is not None
+    path = record.write(tmp_path, "throughput", {}, device) / "throughput.json"
+    assert record.of_another_machine(path, device) is None
+    path.write_text(json.dumps({"processor": "another"}))
+    with pytest.raises(SystemExit, match=r"is of another machine \(another"):
+        throughput.main(throughput.Options(results=tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("memory", "seconds", "problem"), [(2**29, 60.0, "out of memory"), (None, 0.1, "too slow"), (None, 60.0, "")]
+)
+def test_a_cell_that_fails_says_why(tmp_path: Path, memory: int | None, seconds: float, problem: str) -> None:
+    options = throughput.Options(memory=memory / 2**30 if memory else 0.0, limit_seconds=seconds)
+    comparison = throughput.Comparison(options, {"jaxdp": Path(sys.executable)}, tmp_path, lambda what: None)
+    comparison._prepare("mlp", 1024)
+    process = comparison._start(Cell("mlp", 1024, "jaxdp", "auto"))
+    assert isinstance(process, Process)
+    assert process.first_answer() == (not problem)
+    process.close()
+    assert process.cell.problem == problem
