@@ -24,7 +24,8 @@ class Cell:
     Attributes:
         problem: why nothing was timed: "not offered", "not installed", "disagrees", "out of memory", "too slow" or "failed".
         reason: the same in words.
-        difference: of its clipped sum from jaxdp's, relative, in the 2-norm.
+        difference: of its clipped sum, or its plain one, from the exact one (exact.py), relative, in the 2-norm.
+        tolerance: what that may be.
     """
 
     workload: str
@@ -34,6 +35,7 @@ class Cell:
     problem: str = ""
     reason: str = ""
     difference: float = float("nan")
+    tolerance: float = float("nan")
     first_seconds: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     peak_bytes: int = 0
@@ -158,12 +160,3 @@ class Process:
 
     def _fail(self, problem: str, reason: str) -> None:
         self.cell.problem, self.cell.reason = problem, reason
-
-
-def difference(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
-    """The relative distance of two gradients in the 2-norm, in float64; infinite where they have other leaves."""
-    if set(found) != set(expected) or any(found[name].shape != expected[name].shape for name in expected):
-        return float("inf")
-    square = lambda leaf: float(np.sum(np.square(leaf.astype(np.float64))))
-    apart = sum(square(found[name].astype(np.float64) - expected[name]) for name in expected)
-    return (apart / sum(square(leaf) for leaf in expected.values())) ** 0.5

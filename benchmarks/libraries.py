@@ -61,7 +61,7 @@ LIBRARIES = {
             "hooks",
             ("hooks", "ghost", "functorch"),
             ("plain",),
-            ("hooks, uncropped", "ghost, uncropped"),
+            ("hooks, channels last", "ghost, channels last"),
         ),
         Library(
             "tf-privacy",

@@ -1,6 +1,6 @@
 """How things scale: with devices, batch size, parameters, and teachers.
 
-    python benchmarks/scaling.py                             # all four, under 8 minutes on two cores
+    python benchmarks/scaling.py                             # all four, under 8 minutes on two quiet cores
     python benchmarks/scaling.py --parts batch parameters
     python benchmarks/scaling.py --quick                     # small sizes, under a minute
 
@@ -49,9 +49,9 @@ BATCH_SIZE = 32  # of each teacher
 MLP_BATCH = 256
 COMPILING = "/jax/core/compile/backend_compile_duration"
 GRADIENTS = {
-    "plain gradient": "gradient, batched",
-    "plain, microbatched": "gradient, microbatched",
-    "clipped gradient": "clipped, auto",
+    "plain": "gradient, batched",
+    "plain, in parts": "gradient, microbatched",
+    "clipped": "clipped, auto",
     "plain step": "whole step, plain",
     "private step": "whole step, private",
 }
@@ -64,7 +64,7 @@ class Options:
     parts: tuple[Name, ...] = ("devices", "batch", "parameters", "teachers")
     """what to vary"""
     repeats: int | None = None
-    """measurements of each training of teachers, and a fourth of those of each gradient; by default 3, with --quick 1"""
+    """measurements of each training of teachers, a fourth of those of each gradient and step; by default 3, with --quick 1"""
     quick: bool = False
     """small sizes, to see that it works"""
     results: Path = Path(__file__).parent / "results"
@@ -85,22 +85,22 @@ class Sizes:
     repeats: int = 3
 
 
-QUICK = Sizes((1, 2), (64, 256), (64, 512), (10, 40), 16, records=9600, epochs=1, repeats=1)
+QUICK = Sizes((1, 2), (64, 128), (64, 512), (10, 40), 16, records=9600, epochs=1, repeats=1)
 
 
 def main(options: Options) -> None:
     """Measure, print and write, part by part."""
     sizes, console = _sizes(options), Console()
     measured: dict[str, list[Row]] = {}
-    for chosen in [each for each in PARTS if each in options.parts]:
-        measured[chosen] = PARTS[chosen].measure(sizes)
-        _print(console, PARTS[chosen], measured[chosen])
+    for name in [name for name in PARTS if name in options.parts]:
+        measured[name] = PARTS[name].measure(sizes)
+        _print(console, PARTS[name], measured[name])
     chosen = [] if len(measured) == len(PARTS) else list(measured)
-    name = "-".join(["scaling", *chosen, *["quick"] * options.quick])
+    file = "-".join(["scaling", *chosen, *["quick"] * options.quick])
     sized = {"sizes": asdict(sizes), "cores": os.cpu_count()}
-    folder = record.write(options.results, name, sized | {"parts": measured})
-    _plot(measured, folder / f"{name}.png")
-    console.print(f"written to {folder / name}.json and .png", soft_wrap=True)
+    folder = record.write(options.results, file, sized | {"parts": measured})
+    _plot(measured, folder / f"{file}.png")
+    console.print(f"written to {folder / file}.json and .png", soft_wrap=True)
 
 
 def _sizes(options: Options) -> Sizes:
@@ -120,7 +120,7 @@ def _sizes(options: Options) -> Sizes:
 
 def _by_devices(sizes: Sizes) -> list[Row]:
     platform, available = _devices_here()
-    several = platform != "cpu" and available > 1
+    several = platform == "gpu" and available > 1
     counts = [count for count in sizes.devices if not several or count <= available]
     task = json.dumps(asdict(sizes))
     rows = []
@@ -144,7 +144,8 @@ def _devices_here() -> tuple[str, int]:
 def _environment_with(count: int, *, forced: bool) -> dict[str, str]:
     """The environment of a process that has so many devices: of the host's processor if forced, else the first GPUs."""
     if not forced:
-        return os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(count)))}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+        return os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(visible.split(",")[:count])}
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
     return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
 
@@ -243,13 +244,16 @@ def _draw_batch(axis: Any, rows: list[Row]) -> None:
 def _draw_parameters(axis: Any, rows: list[Row]) -> None:
     memory = axis.twinx()
     for program, own in _grouped(rows, "program").items():
-        if program.endswith("gradient"):
+        if program in ("plain", "clipped"):
             parameters = [row["parameters"] for row in own]
             (line,) = axis.loglog(parameters, [row["median_milliseconds"] for row in own], marker="o", label=program)
             mebibytes = [row["temporary_mib"] for row in own]
             memory.loglog(parameters, mebibytes, ":", marker=".", color=line.get_color())
             axis.plot([], [], ":", marker=".", color=line.get_color(), label=f"{program}, memory")
     memory.set_ylabel("temporary memory (MiB)")
+    counts = sorted({row["parameters"] for row in rows})
+    axis.set_xticks(counts, [f"{count / 1e6:.2g} M" for count in counts])
+    axis.minorticks_off()
     axis.set(xlabel=f"parameters of an MLP (one device, B = {MLP_BATCH})", ylabel="time of a gradient (ms)")
 
 
@@ -329,7 +333,7 @@ class Part:
 
 
 PROGRAM = {"program": ("program", ""), "ms": ("median_milliseconds", ".2f"), "ratio": ("ratio", ".2f")}
-MEMORY = {"temp. MiB": ("temporary_mib", ".1f"), "ratio of it": ("memory_ratio", ".2f")}
+MEMORY = {"temp. MiB": ("temporary_mib", ".1f"), "its ratio": ("memory_ratio", ".2f")}
 TEACHERS = {
     "seconds": ("median_seconds", ".2f"),
     "compiling": ("compiling_seconds", ".2f"),
@@ -349,7 +353,8 @@ PARTS: dict[str, Part] = {
         _by_batch,
         {"batch": ("batch_size", "d")} | PROGRAM | MEMORY,
         _draw_batch,
-        "Ratios of gradients are to the faster plain one of the whole batch, of steps to the plain step.",
+        'Plain and clipped are gradients; "in parts" is the plain one in microbatches. Ratios are to the faster plain gradient '
+        "of the whole batch, and to the plain step.",
     ),
     "parameters": Part(
         f"an MLP of two hidden layers by width, B = {MLP_BATCH}, on one device",
@@ -363,7 +368,7 @@ PARTS: dict[str, Part] = {
         _by_teachers,
         {"teachers": ("teachers", "d"), "records each": ("records_each", "d")} | TEACHERS | {"ratio": ("ratio", ".2f")},
         _draw_teachers,
-        "The steps of all teachers together are the same number in every row.",
+        "All teachers together make as many steps in every row, but for what does not fill a last batch.",
     ),
 }
 

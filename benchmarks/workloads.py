@@ -114,7 +114,7 @@ def transformer(size: int, tokens: int) -> Workload:
 class _LSTM(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return nn.Dense(10)(jnp.asarray(nn.RNN(nn.OptimizedLSTMCell(128))(x))[..., -1, :])
+        return nn.Dense(10)(jnp.asarray(nn.RNN(nn.OptimizedLSTMCell(128, param_dtype=x.dtype))(x))[..., -1, :])
 
 
 def lstm(size: int = 256) -> Workload:

@@ -3,6 +3,7 @@
 A layer is named as flax names it, so that its variables' names are the canonical ones.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,19 +30,20 @@ class Positions(layers.Layer):
         return tf.broadcast_to(self.table, tf.shape(x))
 
 
-def network(workload: str, inputs: np.ndarray) -> tuple[Any, Any]:
+def network(workload: str, inputs: np.ndarray, *, unroll: bool) -> tuple[Any, Any]:
     """Symbolic inputs and logits of a workload's model.
 
     Args:
         workload: its name.
         inputs: a batch.
+        unroll: whether the LSTM is without a loop, which `vectorized_map` does badly or not at all, and compiles longer.
     """
     make = {
         "cnn": _cnn,
         "tutorial-mlp": _tutorial_mlp,
         "mlp": _mlp,
         "transformer-28": _transformer,
-        "lstm": _lstm,
+        "lstm": partial(_lstm, unroll=unroll),
         "text": _text,
         "wrn": _wrn,
     }[workload]
@@ -123,8 +125,8 @@ def _attention(x: Any, name: str) -> Any:
     return layers.Dense(256, name=f"{name}/out")(layers.Reshape((-1, 256))(mixed))
 
 
-def _lstm(x: Any) -> Any:
-    return layers.Dense(10, name="Dense_0")(layers.LSTM(128, unroll=True, name="OptimizedLSTMCell_0")(x))
+def _lstm(x: Any, *, unroll: bool) -> Any:
+    return layers.Dense(10, name="Dense_0")(layers.LSTM(128, unroll=unroll, name="OptimizedLSTMCell_0")(x))
 
 
 def _text(tokens: Any) -> Any:

@@ -4,34 +4,38 @@ A mode that ends in "XLA" compiles the same program with it.
 """
 
 import importlib.metadata
-import importlib.util
 import os
 from collections.abc import Callable
 from typing import Any
 
-from protocol import NotOfferedError, Programs, Task, serve
-
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras_models
+import tensorflow as tf
+import tensorflow_privacy
+from protocol import NotOfferedError, Programs, Task, serve
+from tensorflow_privacy.privacy.fast_gradient_clipping import layer_registry
+from tensorflow_privacy.privacy.fast_gradient_clipping.registry_functions import (
+    layer_normalization,
+    nlp_position_embedding,
+)
+
 _XLA = ", XLA"
+_Program = Callable[[Any, Any], Any]
 
 
 def build(task: Task) -> Programs:
     """The programs of a mode: "plain", an optimizer's name, "DPModel" or "DPModel, ghost", each also with ", XLA"."""
-    import tensorflow as tf
-
     _set_up(task)
-    import keras_models
-
-    inputs, logits = keras_models.network(task.workload, task.inputs)
+    way = task.mode.removesuffix(_XLA)
+    inputs, logits = keras_models.network(task.workload, task.inputs, unroll=way != "plain")
     model = tf.keras.Model(inputs, logits)
     keras_models.load(model, task.weights)
-    way = task.mode.removesuffix(_XLA)
     if way == "plain":
         clipped, step = _plain(task, model)
     elif way.startswith("DPModel"):
-        clipped, step = _by_model(task, model, ghost=way.endswith("ghost"))
+        clipped, step = _by_model(task, model, ghost=way == "DPModel, ghost")
     else:
-        clipped, step = _by_optimizer(task, model, way)
+        clipped, step = _by_optimizer(task, model, getattr(tensorflow_privacy, way))
     return Programs(
         place=lambda inputs, labels: (tf.constant(inputs), tf.constant(labels)),
         clipped=_offered(task, clipped),
@@ -43,8 +47,6 @@ def build(task: Task) -> Programs:
 
 
 def _set_up(task: Task) -> None:
-    import tensorflow as tf
-
     if task.device == "cpu":
         tf.config.set_visible_devices([], "GPU")
     elif task.device != "gpu" or not tf.config.list_physical_devices("GPU"):
@@ -55,68 +57,59 @@ def _set_up(task: Task) -> None:
 
 
 def _peak_bytes() -> int:
-    import tensorflow as tf
-
     return tf.config.experimental.get_memory_info("GPU:0")["peak"]
 
 
-def _compiled(task: Task, program: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    import tensorflow as tf
-
-    return tf.function(program, jit_compile=task.mode.endswith(_XLA))
-
-
-def _offered(task: Task, program: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The program, with what XLA can't compile told from what goes wrong."""
-    import tensorflow as tf
+def _offered(task: Task, program: _Program) -> _Program:
+    """The program, telling what XLA can't compile from what goes wrong."""
 
     def run(inputs: Any, labels: Any) -> Any:
         try:
             return program(inputs, labels)
         except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
-            if task.mode.endswith(_XLA):
-                raise NotOfferedError(f"XLA: {error.message.splitlines()[0]}") from error
-            raise
+            if not task.mode.endswith(_XLA):
+                raise
+            idle = ("Graph execution error", "Detected at node", "<stack traces")
+            lines = [line for line in error.message.splitlines() if line and not line.startswith(idle)]
+            raise NotOfferedError(f"XLA can't compile it: {lines[0][:200]}") from error
 
     return run
 
 
+def _compiled(task: Task, program: _Program) -> _Program:
+    return tf.function(program, jit_compile=task.mode.endswith(_XLA))
+
+
 def _losses(model: Any, inputs: Any, labels: Any) -> Any:
     """Each example's loss."""
-    import tensorflow as tf
-
     each = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
     return each(labels, model(inputs, training=True))
 
 
-def _plain(task: Task, model: Any) -> tuple[Any, Any]:
+def _plain(task: Task, model: Any) -> tuple[_Program, _Program]:
     """The sum of gradients, and SGD on their mean."""
-    import tensorflow as tf
-
+    variables = model.trainable_variables
     sgd = tf.keras.optimizers.SGD(task.learning_rate)
-    sgd.build(model.trainable_variables)
+    sgd.build(variables)
 
-    def gradient(inputs: Any, labels: Any, reduce: Any) -> Any:
+    def clipped(inputs: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = reduce(_losses(model, inputs, labels))
-        return tape.gradient(loss, model.trainable_variables)
+            loss = tf.reduce_sum(_losses(model, inputs, labels))
+        return tape.gradient(loss, variables)
 
-    def step(inputs: Any, labels: Any) -> Any:
-        gradients = gradient(inputs, labels, tf.reduce_mean)
-        sgd.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    def step(inputs: Any, labels: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(_losses(model, inputs, labels))
+        sgd.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
 
-    return _compiled(task, lambda inputs, labels: gradient(inputs, labels, tf.reduce_sum)), _compiled(task, step)
+    return _compiled(task, clipped), _compiled(task, step)
 
 
-def _by_optimizer(task: Task, model: Any, name: str) -> tuple[Any, Any]:
-    """An optimizer's gradients at noise 0, whose mean becomes a sum, and its `minimize`, as Keras's `fit` calls it."""
-    import tensorflow as tf
-    import tensorflow_privacy
-
+def _by_optimizer(task: Task, model: Any, optimizer: Any) -> tuple[_Program, _Program]:
+    """An optimizer's mean gradients at noise 0, made a sum, and its `minimize`, which is what Keras's `fit` calls."""
     size, variables = len(task.labels), model.trainable_variables
-    make = getattr(tensorflow_privacy, name)
     noiseless, private = (
-        make(task.clip_norm, noise, num_microbatches=size, learning_rate=task.learning_rate)
+        optimizer(task.clip_norm, noise, num_microbatches=size, learning_rate=task.learning_rate)
         for noise in (0.0, task.noise_multiplier)
     )
 
@@ -125,7 +118,7 @@ def _by_optimizer(task: Task, model: Any, name: str) -> tuple[Any, Any]:
             losses = _losses(model, inputs, labels)
         return [size * mean for mean, _ in noiseless._compute_gradients(losses, variables, tape=tape)]
 
-    def step(inputs: Any, labels: Any) -> Any:
+    def step(inputs: Any, labels: Any) -> None:
         with tf.GradientTape() as tape:
             losses = _losses(model, inputs, labels)
         private.minimize(losses, variables, tape=tape)
@@ -133,60 +126,46 @@ def _by_optimizer(task: Task, model: Any, name: str) -> tuple[Any, Any]:
     return _compiled(task, clipped), _compiled(task, step)
 
 
-def _by_model(task: Task, model: Any, *, ghost: bool) -> tuple[Any, Any]:
-    """`train_step` at noise 0 with an optimizer that only keeps the mean gradients, and `train_step` with SGD."""
-    import tensorflow as tf
+def _by_model(task: Task, model: Any, *, ghost: bool) -> tuple[_Program, _Program]:
+    """`train_step` at noise 0 with an optimizer that only keeps the mean gradients, as a sum, and `train_step` with SGD."""
+    size, variables = len(task.labels), model.trainable_variables
+    kept = [tf.Variable(tf.zeros_like(variable)) for variable in variables]
 
     class Keep(tf.keras.optimizers.SGD):
-        def apply_gradients(self, pairs: Any, **options: Any) -> None:
-            for place, (gradient, _) in zip(kept, pairs, strict=True):
-                place.assign(size * tf.convert_to_tensor(gradient))
+        def apply_gradients(self, pairs: Any) -> None:
+            for place, (mean, _) in zip(kept, pairs, strict=True):
+                place.assign(size * tf.convert_to_tensor(mean))
 
-    size = len(task.labels)
-    kept = [tf.Variable(tf.zeros_like(variable)) for variable in model.trainable_variables]
+    sgd = tf.keras.optimizers.SGD(task.learning_rate)
+    sgd.build(variables)
     noiseless = _private_model(task, model, 0.0, Keep(), ghost=ghost)
-    private = _private_model(
-        task, model, task.noise_multiplier, tf.keras.optimizers.SGD(task.learning_rate), ghost=ghost
-    )
-    private.optimizer.build(model.trainable_variables)
+    private = _private_model(task, model, task.noise_multiplier, sgd, ghost=ghost)
 
-    @tf.function
     def clipped(inputs: Any, labels: Any) -> Any:
         noiseless.train_step((inputs, labels))
         return [place.value() for place in kept]
 
-    return clipped, tf.function(lambda inputs, labels: private.train_step((inputs, labels)))
+    return tf.function(clipped), tf.function(lambda inputs, labels: private.train_step((inputs, labels)))
 
 
 def _private_model(task: Task, model: Any, noise_multiplier: float, optimizer: Any, *, ghost: bool) -> Any:
     """A `DPModel` on the layers of a model."""
-    import tensorflow as tf
-    from tensorflow_privacy import DPModel
-
-    private = DPModel(
+    private = tensorflow_privacy.DPModel(
         task.clip_norm,
         noise_multiplier,
-        use_xla=task.mode.endswith(_XLA),
+        use_xla=task.mode.endswith(_XLA),  # of `train_step` alone, as the library does it
         layer_registry=_registry() if ghost else None,
         inputs=model.inputs,
         outputs=model.outputs,
     )
-    if ghost and not private._enable_fast_peg_computation:  # without a word it would take the other way
-        raise NotOfferedError("a trainable layer is not in the registry of layers for fast gradient clipping")
+    if ghost and not private._enable_fast_peg_computation:  # the library would clip the slow way without a word
+        raise NotOfferedError("fast gradient clipping has no function for some trainable layer")
     private.compile(optimizer, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return private
 
 
 def _registry() -> Any:
     """The default registry, of `Dense` and `Embedding`, and the library's functions for what else the models have."""
-    import keras_models
-    import tensorflow as tf
-    from tensorflow_privacy.privacy.fast_gradient_clipping import layer_registry
-    from tensorflow_privacy.privacy.fast_gradient_clipping.registry_functions import (
-        layer_normalization,
-        nlp_position_embedding,
-    )
-
     registry = layer_registry.make_default_layer_registry()
     registry.insert(tf.keras.layers.LayerNormalization, layer_normalization.layer_normalization_computation)
     registry.insert(keras_models.Positions, nlp_position_embedding.nlp_position_embedding_layer_computation)
@@ -194,11 +173,9 @@ def _registry() -> Any:
 
 
 def _versions() -> dict[str, str]:
-    packages = {package.lower() for package in ("tensorflow-privacy", "tensorflow-cpu", "tensorflow")}
+    installed = {of.metadata["Name"].replace("_", "-"): of.version for of in importlib.metadata.distributions()}
     return {
-        distribution.metadata["Name"]: distribution.version
-        for distribution in importlib.metadata.distributions()
-        if distribution.metadata["Name"].lower() in packages
+        name: installed[name] for name in ("tensorflow-privacy", "tensorflow-cpu", "tensorflow") if name in installed
     }
 
 

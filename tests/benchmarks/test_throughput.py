@@ -15,7 +15,8 @@ import readme
 import record
 import throughput
 import workloads
-from cells import Cell, Process, difference
+from cells import Cell, Process
+from exact import difference
 from peers.environments import UnavailableError, python_of
 
 
