@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,7 +62,7 @@ class Options:
     """of matrix products: "fast" is TF32 on a GPU and bfloat16 on a TPU"""
     quick: bool = False
     """the CNN at its usual batch size alone, without a whole epoch or the largest batch"""
-    rounds: int = 5
+    rounds: int = 3
     """turns that each library gets after its modes were tried"""
     threads: int = len(os.sched_getaffinity(0))
     """cores that each library may use"""
@@ -69,7 +70,7 @@ class Options:
     """GiB that a process may hold; 0 for three quarters of this machine's"""
     fit_memory: float = 4.0
     """GiB of a process in which the largest batch is looked for, on a CPU; a GPU's is its own"""
-    limit_seconds: float = 90.0
+    limit_seconds: float = 60.0
     """after how long without an answer a mode is given up"""
     results: Path = Path(__file__).parent / "results"
     """where to write"""
@@ -208,23 +209,37 @@ def main(options: Options) -> None:
     device = _device(options)
     pythons = _pythons(options, console)
     started = time.monotonic()
+    save = partial(_saved, options, device, started)
     columns = TimeElapsedColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
     with tempfile.TemporaryDirectory() as room, Progress(*columns, console=console) as bar:
         plan = _plan(options)
         task = bar.add_task("", total=len(plan))
-        comparison = Comparison(options, pythons, Path(room), lambda what: bar.update(task, description=escape(what)))
+
+        def tell(what: str) -> None:
+            bar.update(task, description=escape(what))
+            if not console.is_terminal:  # a log has no bar
+                console.print(f"{(time.monotonic() - started) / 60:.1f} min: {escape(what)}", highlight=False)
+
+        comparison = Comparison(options, pythons, Path(room), tell)
         cells: list[Cell] = []
         for workload, size in plan:
             usual = not options.batch_sizes and size == batch_size_of(workload)
             whole = workload == "cnn" and usual and not options.quick
-            modes = {name: LIBRARIES[name].modes(workload) for name in options.only}
+            every = not options.quick
+            modes = {name: LIBRARIES[name].modes(workload, every=every) for name in options.only}
             if not usual and any(cell.workload == workload for cell in cells):
                 modes = {name: _fastest(cells, workload, LIBRARIES[name]) for name in options.only}
             cells += comparison.measure(workload, size, modes, epoch=whole)
+            save(cells, [])
             bar.advance(task)
-        largest = (
-            [] if options.quick else _largest(comparison, cells, [w for w in ("cnn", "mlp") if w in options.workloads])
-        )
+        largest = [] if options.quick or "mlp" not in options.workloads else _largest(comparison, cells, "mlp")
+    folder = save(cells, largest)
+    print(throughput_report.write(folder / f"{_name(options)}.json"))
+    print(f"written to {folder}")
+
+
+def _saved(options: Options, device: record.Device, started: float, cells: list[Cell], largest: list[Cell]) -> Path:
+    """Write what there is so far; returns the folder."""
     content = {
         "precision": options.precision,
         "threads": options.threads,
@@ -233,9 +248,7 @@ def main(options: Options) -> None:
         "cells": [asdict(cell) for cell in cells],
         "largest": [asdict(cell) for cell in largest],
     }
-    folder = record.write(options.results, _name(options), content, device)
-    print(throughput_report.write(folder / f"{_name(options)}.json"))
-    print(f"written to {folder}")
+    return record.write(options.results, _name(options), content, device)
 
 
 def _check(options: Options) -> None:
@@ -324,9 +337,9 @@ def _take_turn(process: Process) -> None:
 
 
 def _steps_of_an_epoch(cell: Cell) -> int:
-    """All of them, or as many as take half a minute."""
+    """All of them, or as many as take ten seconds."""
     whole = 60_000 // cell.batch_size
-    return min(whole, max(2, math.ceil(30 / cell.median("step"))))
+    return min(whole, max(2, math.ceil(10 / cell.median("step"))))
 
 
 def _fastest(cells: list[Cell], workload: str, library: Library) -> tuple[str, ...]:
@@ -339,12 +352,11 @@ def _fastest(cells: list[Cell], workload: str, library: Library) -> tuple[str, .
     return tuple(modes)
 
 
-def _largest(comparison: Comparison, cells: list[Cell], workloads: list[str]) -> list[Cell]:
+def _largest(comparison: Comparison, cells: list[Cell], workload: str) -> list[Cell]:
     found = []
-    for workload in workloads:
-        for name in comparison.options.only:
-            private = [mode for mode in _fastest(cells, workload, LIBRARIES[name]) if not mode.startswith("plain")]
-            found += [comparison.largest(workload, name, mode) for mode in private]
+    for name in comparison.options.only:
+        private = [mode for mode in _fastest(cells, workload, LIBRARIES[name]) if not mode.startswith("plain")]
+        found += [comparison.largest(workload, name, mode) for mode in private]
     return found
 
 
