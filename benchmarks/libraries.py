@@ -15,7 +15,7 @@ class Library:
         tutorial: the mode of its own tutorials.
         private: modes of the private step, the first tried first.
         plain: modes of the non-private step; none where it is that of "jaxdp", JAX's own.
-        private_cnn: further modes of the private step, tried on the tutorials' CNN: XLA is slower wherever TF Privacy's was tried.
+        private_cnn: further ones on the tutorials' CNN, such as XLA, which made TF Privacy slower wherever it was tried.
         plain_cnn: the same without privacy.
     """
 
