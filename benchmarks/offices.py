@@ -1,10 +1,10 @@
 """The tutorial's forty-nine offices: teachers of 1,200 digits each, a student, and how much noise the ensemble can bear.
 
-    python benchmarks/offices.py --torch-python PYTHON_WITH_TORCH
+    python benchmarks/offices.py
 
-Trains the teachers by `jaxdp.pate.train_teachers` as it comes, with a `vmap` over all of them, one after another in JAX, and,
-where a Python with torch and torchvision is given, as the tutorial does: a loop over teachers, a data loader for each. Medians of
-repeats, alternating, the first of each apart, since it compiles. Then for every noise the teachers label 9,000 test images, a
+Trains the teachers by `jaxdp.pate.train_teachers` as it comes, with a `vmap` over all of them, one after another in JAX, and as
+the tutorial does: a loop over teachers in PyTorch, a data loader for each, in the environment of Opacus (peers/environments.py)
+if that can be made. Medians of repeats, alternating, the first of each apart, since it compiles. Then for every noise the teachers label 9,000 test images, a
 student learns them, and is measured on the other 1,000. Writes benchmarks/results/DEVICE/offices.json and offices.png.
 """
 
@@ -25,6 +25,7 @@ import numpy as np
 import optax
 import record
 import tyro
+from peers.environments import UnavailableError, python_of
 from rich.console import Console
 from rich.table import Table
 
@@ -48,8 +49,8 @@ class Options:
     """measurements of each way of training"""
     student_steps: int = 1000
     """steps of a student, for each noise"""
-    torch_python: Path | None = None
-    """a Python with torch and torchvision; the tutorial's loop is not measured if not given"""
+    torch: bool = True
+    """measure the tutorial's PyTorch loop, too"""
     results: Path = Path(__file__).parent / "results"
     """where to write"""
 
@@ -101,8 +102,12 @@ def main(options: Options) -> None:
         "vmap over all": lambda: train(TEACHERS),
         "one after another": lambda: one_after_another(records, options.epochs),
     }
-    if options.torch_python is not None:
-        ways["the tutorial's PyTorch loop"] = lambda: by_torch(options, data, records)
+    if options.torch:
+        try:
+            python = python_of("opacus")
+            ways["the tutorial's PyTorch loop"] = lambda: by_torch(python, options.epochs, data, records)
+        except UnavailableError as error:
+            console.print(f"without the tutorial's PyTorch loop: {error}", markup=False)
     rows = measured(ways, options.repeats)
     teachers = train(None)
     accuracies = teachers.accuracy(logits, data.test_images, data.test_labels)
@@ -149,7 +154,9 @@ def one_after_another(records: tuple[np.ndarray, np.ndarray], epochs: int) -> No
         jax.block_until_ready(params)
 
 
-def by_torch(options: Options, data: jaxdp.data.Dataset, records: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
+def by_torch(
+    python: Path, epochs: int, data: jaxdp.data.Dataset, records: tuple[np.ndarray, np.ndarray]
+) -> dict[str, Any]:
     """The tutorial's loop, in a process of its own; its own clock counts the training alone."""
     with tempfile.TemporaryDirectory() as room:
         path = Path(room) / "records.npz"
@@ -161,10 +168,10 @@ def by_torch(options: Options, data: jaxdp.data.Dataset, records: tuple[np.ndarr
             test_labels=data.test_labels,
         )
         script = Path(__file__).parent / "peers" / "pate_torch.py"
-        command = [options.torch_python, script, path, TEACHERS, options.epochs, BATCH_SIZE]
+        command = [python, script, path, TEACHERS, epochs, BATCH_SIZE]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{options.torch_python} can't run {script}:\n{done.stderr}")
+        raise SystemExit(f"{python} can't run {script}:\n{done.stderr}")
     return json.loads(done.stdout)
 
 

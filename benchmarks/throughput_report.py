@@ -181,9 +181,24 @@ def _largest(record: dict[str, Any]) -> str:
 
 
 def _plot(cells: list[Cell], path: Path) -> None:
-    usual = [key for key in keys(cells) if key[1] == _usual(cells, key[0])]
     libraries = list(dict.fromkeys(cell.library for cell in cells))
-    figure, axes = plt.subplots(figsize=(11, 4.5), layout="constrained")
+    sizes = sorted({size for workload, size in keys(cells) if workload == "cnn"})
+    figure, axes = plt.subplots(
+        1, 2, figsize=(13, 4.5), layout="constrained", width_ratios=(3, 1), squeeze=False, sharey=True
+    )
+    _plot_workloads(cells, libraries, axes[0, 0])
+    for library in libraries:
+        found = [best(cells, ("cnn", size), library) for size in sizes]
+        rates = [cell.batch_size / cell.median("step") if cell else math.nan for cell in found]
+        axes[0, 1].plot(sizes, rates, marker="o", label=library)
+    axes[0, 1].set_xscale("log", base=2)
+    axes[0, 1].set(xlabel="batch size", title="cnn, by batch size")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _plot_workloads(cells: list[Cell], libraries: list[str], axes: Any) -> None:
+    usual = [key for key in keys(cells) if key[1] == _usual(cells, key[0])]
     width = 0.86 / len(libraries)
     for i, library in enumerate(libraries):
         found = [best(cells, key, library) for key in usual]
@@ -195,9 +210,8 @@ def _plot(cells: list[Cell], path: Path) -> None:
         axes.bar_label(bars, labels=labels, fontsize=6)
     axes.set_xticks(range(len(usual)), [f"{workload}\nB = {size}" for workload, size in usual], fontsize=8)
     axes.set(yscale="log", ylabel="private steps: examples a second", title="Each library in its fastest mode")
+    axes.set_ylim(bottom=1)
     axes.legend(fontsize=8, ncols=len(libraries))
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 def _usual(cells: list[Cell], workload: str) -> int:

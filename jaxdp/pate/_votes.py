@@ -94,10 +94,14 @@ def _count(
     """The counts, and the lowest and the highest prediction."""
     examples = predictions.shape[1]
     chunk = min(_CHUNK, examples)
+    numbers = jnp.arange(classes, dtype=jnp.int32)[:, None]
+
+    def count_vote(counts: Int32[Array, "classes chunk"], votes: Integer[Array, " chunk"]) -> tuple[Any, None]:
+        return counts + (votes.astype(jnp.int32)[None] == numbers), None
 
     def counts(start: Any) -> Int32[Array, "chunk classes"]:
         part = jax.lax.dynamic_slice_in_dim(predictions, start, chunk, axis=1)
-        return jnp.stack([jnp.sum(part == c, axis=0, dtype=jnp.int32) for c in range(classes)], axis=1)
+        return jax.lax.scan(count_vote, jnp.zeros((classes, chunk), jnp.int32), part)[0].T
 
     starts = jnp.minimum(jnp.arange(0, examples, chunk, dtype=jnp.int32), examples - chunk)
     parts = jax.lax.map(counts, starts)
