@@ -4,8 +4,9 @@
 
 Trains the teachers by `jaxdp.pate.train_teachers` as it comes, with a `vmap` over all of them, one after another in JAX, and as
 the tutorial does: a loop over teachers in PyTorch, a data loader for each, in the environment of Opacus (peers/environments.py)
-if that can be made. Medians of repeats, alternating, the first of each apart, since it compiles. Then for every noise the teachers label 9,000 test images, a
-student learns them, and is measured on the other 1,000. Writes benchmarks/results/DEVICE/offices.json and offices.png.
+if that can be made. Medians of repeats, alternating, the first of each apart, since it compiles. Then for every noise the
+teachers label 9,000 test images, a student learns them, and is measured on the other 1,000. Writes
+benchmarks/results/DEVICE/offices.json and offices.png.
 """
 
 import json
