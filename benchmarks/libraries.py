@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-WORKLOADS = ("cnn", "tutorial-mlp", "mlp", "transformer-28", "lstm", "text", "wrn")
+WORKLOADS = ("cnn", "mlp", "transformer-28", "tutorial-mlp", "lstm", "text", "wrn")
 _SMALL_BATCHES = ("transformer-28", "wrn")  # B = 64; the others 256
 
 

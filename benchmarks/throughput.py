@@ -230,20 +230,23 @@ def main(options: Options) -> None:
             if not usual and any(cell.workload == workload for cell in cells):
                 modes = {name: _fastest(cells, workload, LIBRARIES[name]) for name in options.only}
             cells += comparison.measure(workload, size, modes, epoch=whole)
-            save(cells, [])
+            save(cells, [], finished=False)
             bar.advance(task)
         largest = [] if options.quick or "mlp" not in options.workloads else _largest(comparison, cells, "mlp")
-    folder = save(cells, largest)
+    folder = save(cells, largest, finished=True)
     print(throughput_report.write(folder / f"{_name(options)}.json"))
     print(f"written to {folder}")
 
 
-def _saved(options: Options, device: record.Device, started: float, cells: list[Cell], largest: list[Cell]) -> Path:
+def _saved(
+    options: Options, device: record.Device, started: float, cells: list[Cell], largest: list[Cell], *, finished: bool
+) -> Path:
     """Write what there is so far; returns the folder."""
     content = {
         "precision": options.precision,
         "threads": options.threads,
         "fit_memory": options.fit_memory,
+        "finished": finished,
         "minutes": (time.monotonic() - started) / 60,
         "cells": [asdict(cell) for cell in cells],
         "largest": [asdict(cell) for cell in largest],

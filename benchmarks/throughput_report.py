@@ -90,7 +90,7 @@ def _tables(record: dict[str, Any], cells: list[Cell]) -> str:
         "# Throughput, side by side",
         f"`{' '.join(record['command'])}` on {record['processor']} ({record['device']}), {record['threads']} threads, "
         f"products in {'float32' if record['precision'] == 'float32' else 'TF32 or bfloat16'}, commit {record['commit'][:12]}, "
-        f"{record['minutes']:.0f} minutes. Versions: "
+        f"{record['minutes']:.0f} minutes{'' if record['finished'] else ', then broken off'}. Versions: "
         + ", ".join(f"{n} {v}" for n, v in sorted(versions.items()))
         + ".",
         "Each library's fastest mode, its tutorials' mode where that is another, and its fastest step without privacy; medians "
