@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from peers.protocol import tells_of_memory
 
 _PEERS = Path(__file__).parent / "peers"
 
@@ -95,13 +96,11 @@ class Process:
         """Its clipped sum, after the first answer."""
         return dict(np.load(self._answer))
 
-    def time(self, program: str, *, for_seconds: float, at_most: int) -> bool:
-        """Time some calls of a program; whether all went well."""
+    def time(self, program: str, *, for_seconds: float, at_most: int) -> None:
+        """Time some calls of a program."""
         told = self._ask(program=program, for_seconds=for_seconds, at_most=at_most)
-        if told is None:
-            return False
-        self.cell.seconds.setdefault(program, []).extend(told["seconds"])
-        return True
+        if told is not None:
+            self.cell.seconds.setdefault(program, []).extend(told["seconds"])
 
     def time_epoch(self, steps: int) -> None:
         """Time so many steps on MNIST, after a few that aren't counted."""
@@ -153,8 +152,7 @@ class Process:
     def _death(self) -> dict[str, str]:
         status = self._process.wait()
         said = [line for line in self._errors.read_text(errors="replace").splitlines() if line.strip()]
-        words = ("RESOURCE_EXHAUSTED", "bad_alloc", "allocate", "out of memory", "Out of memory", "DefaultCPUAllocator")
-        if status == -signal.SIGKILL or any(word in line for line in said[-50:] for word in words):
+        if status == -signal.SIGKILL or tells_of_memory(" ".join(said[-50:])):
             return {"problem": "out of memory", "reason": "the process died for lack of memory"}
         return {"problem": "failed", "reason": (said or [f"exit status {status}"])[-1][:300]}
 

@@ -78,12 +78,13 @@ def main(options: Options) -> None:
         return
     variants = []
     for name in track(options.workloads, description="workloads", console=Console(stderr=True)):
-        variants += _measure(options, WORKLOADS[name]())
+        variants += measure(options, WORKLOADS[name]())
         _print([v for v in variants if v.workload == name])
     _write(options, "clipping", variants)
 
 
-def _measure(options: Options, workload: Workload) -> list[Variant]:
+def measure(options: Options, workload: Workload) -> list[Variant]:
+    """All programs of a workload, interleaved."""
     params, batch = workload.params, workload.batch
     programs: dict[str, Callable[..., Any]] = {
         "gradient, batched": lambda p, b: jax.grad(lambda p: jnp.mean(workload.batch_loss(p, b)))(p),
@@ -187,7 +188,8 @@ def _sweep(options: Options) -> list[Variant]:
     return variants
 
 
-def _reference(variants: list[Variant], name: str) -> Variant:
+def reference(variants: list[Variant], name: str) -> Variant:
+    """What a program is compared with: the plain step, or the faster plain gradient."""
     rows = {v.name: v for v in variants}
     if name.startswith("whole step"):
         return rows["whole step, plain"]
@@ -200,7 +202,7 @@ def _print(variants: list[Variant]) -> None:
         "program", "ms", "ratio", "temporary MiB", "compile s", title=f"{first.workload}, B {first.batch_size}"
     )
     for v in variants:
-        ratio = v.median / _reference(variants, v.name).median
+        ratio = v.median / reference(variants, v.name).median
         table.add_row(v.name, f"{v.median:.2f}", f"{ratio:.2f}", f"{v.temporary_mib:.1f}", f"{v.compile_seconds:.1f}")
     Console().print(table)
 
@@ -227,7 +229,7 @@ def _plot(variants: list[Variant], path: Path, *, sweep: bool) -> None:
             for name in names:
                 own = [v for v in variants if v.workload == name]
                 one = next(v for v in own if v.name == title)
-                ratios.append(one.median / _reference(own, title).median)
+                ratios.append(one.median / reference(own, title).median)
             width = 0.86 / len(shown)
             positions = [k + (i - (len(shown) - 1) / 2) * width for k in range(len(names))]
             bars = axes.bar(positions, ratios, width=0.92 * width, label=title)

@@ -87,17 +87,7 @@ def main(options: Options) -> None:
     """Measure, print and write."""
     data, console = jaxdp.data.load(), Console()
     records = data.train_images[: TEACHERS * SHARD], data.train_labels[: TEACHERS * SHARD]
-    train = lambda at_once: pate.train_teachers(
-        loss,
-        init,
-        records,
-        num_teachers=TEACHERS,
-        optimizer=optax.adam(1e-3),
-        epochs=options.epochs,
-        batch_size=BATCH_SIZE,
-        key=jax.random.key(0),
-        at_once=at_once,
-    )
+    train = lambda at_once: trained(records, TEACHERS, options.epochs, at_once)
     ways: dict[str, Callable[[], Any]] = {
         "as it comes": lambda: train(None),
         "vmap over all": lambda: train(TEACHERS),
@@ -131,6 +121,21 @@ def main(options: Options) -> None:
     folder = record.write(options.results, "offices", content)
     plot(by_noise, float(accuracies.mean()), folder / "offices.png")
     console.print(f"written to {folder}")
+
+
+def trained(records: tuple[np.ndarray, np.ndarray], teachers: int, epochs: int, at_once: int | None) -> pate.Teachers:
+    """Teachers of the tutorial's network, as `jaxdp.pate` trains them."""
+    return pate.train_teachers(
+        loss,
+        init,
+        records,
+        num_teachers=teachers,
+        optimizer=optax.adam(1e-3),
+        epochs=epochs,
+        batch_size=BATCH_SIZE,
+        key=jax.random.key(0),
+        at_once=at_once,
+    )
 
 
 def one_after_another(records: tuple[np.ndarray, np.ndarray], epochs: int) -> None:

@@ -28,10 +28,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import clipping
-import flax.linen as nn
 import jax
 import offices
-import optax
 import record
 import tyro
 import workloads
@@ -45,7 +43,6 @@ from jaxdp._pictures import new_figure, save_figure
 Name = Literal["devices", "batch", "parameters", "teachers"]
 Row = dict[str, Any]
 
-BATCH_SIZE = 32  # of each teacher
 MLP_BATCH = 256
 COMPILING = "/jax/core/compile/backend_compile_duration"
 GRADIENTS = {
@@ -196,27 +193,20 @@ def _by_batch(sizes: Sizes) -> list[Row]:
 def _by_parameters(sizes: Sizes) -> list[Row]:
     rows = []
     for width in _tracked("widths", sizes.widths):
-        rows += [{"width": width} | row for row in _measured_gradients(_mlp(width), sizes.repeats)]
+        rows += [{"width": width} | row for row in _measured_gradients(workloads.mlp(MLP_BATCH, width), sizes.repeats)]
     return rows
-
-
-def _mlp(width: int) -> workloads.Workload:
-    """784 - width - width - 10."""
-    model = nn.Sequential([nn.Dense(width), nn.relu, nn.Dense(width), nn.relu, nn.Dense(10)])
-    images = workloads._normal(MLP_BATCH, 784)
-    return workloads._classifier(f"mlp-{width}", MLP_BATCH, model, images, 10, model.apply)
 
 
 def _measured_gradients(workload: workloads.Workload, repeats: int) -> list[Row]:
     """The plain, clipped and whole programs on one batch, interleaved; each with its ratio to its plain counterpart."""
-    variants = clipping._measure(clipping.Options(pairs=4 * repeats, methods=("auto",)), workload)
+    variants = clipping.measure(clipping.Options(pairs=4 * repeats, methods=("auto",)), workload)
     by_name = {variant.name: variant for variant in variants}
     parameters = sum(leaf.size for leaf in jax.tree.leaves(workload.params))
     rows = []
     for program, name in GRADIENTS.items():
         if name not in by_name:  # the whole batch is one microbatch
             continue
-        variant, plain = by_name[name], clipping._reference(variants, name)
+        variant, plain = by_name[name], clipping.reference(variants, name)
         row = {"program": program, "batch_size": workload.batch_size, "parameters": parameters}
         times = {"median_milliseconds": variant.median, "ratio": variant.median / plain.median}
         memory = {
@@ -273,18 +263,8 @@ def _by_teachers(sizes: Sizes) -> list[Row]:
 def _measured_teachers(sizes: Sizes, teachers: int, at_once: int | None) -> Row:
     """Seconds of training an ensemble, the compiler's apart; the model is that of offices.py."""
     data = jaxdp.data.load()
-    train = lambda: jaxdp.pate.train_teachers(
-        offices.loss,
-        offices.init,
-        (data.train_images[: sizes.records], data.train_labels[: sizes.records]),
-        num_teachers=teachers,
-        optimizer=optax.adam(1e-3),
-        epochs=sizes.epochs,
-        batch_size=BATCH_SIZE,
-        key=jax.random.key(0),
-        at_once=at_once,
-    )
-    times = [_seconds(train) for _ in range(sizes.repeats)]
+    records = data.train_images[: sizes.records], data.train_labels[: sizes.records]
+    times = [_seconds(lambda: offices.trained(records, teachers, sizes.epochs, at_once)) for _ in range(sizes.repeats)]
     return {
         "median_seconds": statistics.median(total for total, _ in times),
         "compiling_seconds": statistics.median(compiling for _, compiling in times),

@@ -134,24 +134,28 @@ class Comparison:
 
     def largest(self, workload: str, library: str, mode: str) -> Cell:
         """The largest batch, of a power of two, whose first calls a process of limited memory survives."""
-        size, found = batch_size_of(workload), Cell(workload, 0, library, mode)
-        limit = None if self.options.device != "cpu" else int(self.options.fit_memory * 2**30)
-        factor = 4
-        while size <= 2**16:
-            self.progress(f"{workload}: does B {size} fit with {library}, {mode}?")
-            self._prepare(workload, size)
-            process = self._start(Cell(workload, size, library, mode), limit)
-            fits = process.first_answer()
-            process.close()
-            if fits:
-                found = process.cell
+        size, found, refused = batch_size_of(workload), Cell(workload, 0, library, mode), None
+        while size <= 2**16 and refused is None:  # by fours, then the one between
+            cell = self._first_calls(workload, size, library, mode)
+            if cell.problem:
+                refused = cell
             else:
-                found.problem, found.reason = process.cell.problem, process.cell.reason
-                if factor == 2:
-                    break
-                size, factor = size // 4, 2
-            size *= factor
+                found, size = cell, 4 * size
+        if refused is not None:
+            between = self._first_calls(workload, refused.batch_size // 2, library, mode)
+            found, refused = (found, between) if between.problem else (between, refused)
+            found.problem, found.reason = refused.problem, refused.reason
         return found
+
+    def _first_calls(self, workload: str, size: int, library: str, mode: str) -> Cell:
+        """Whether a batch fits: its cell, after the first calls in a process of limited memory."""
+        self.progress(f"{workload}: does B {size} fit with {library}, {mode}?")
+        self._prepare(workload, size)
+        limit = int(self.options.fit_memory * 2**30) if self.options.device == "cpu" else None
+        process = self._start(Cell(workload, size, library, mode), limit)
+        process.first_answer()
+        process.close()
+        return process.cell
 
     def _tried(self, cell: Cell, expected: Exact) -> Process | None:
         python = self.pythons[cell.library]

@@ -86,9 +86,9 @@ def tutorial_mlp(size: int = 256) -> Workload:
     return _classifier("tutorial-mlp", size, _TutorialMLP(), _normal(size, 28, 28, 1), 10)
 
 
-def mlp(size: int = 256) -> Workload:
-    """784 – 1024 – 1024 – 10, 1.9 million parameters."""
-    model = nn.Sequential([nn.Dense(1024), nn.relu, nn.Dense(1024), nn.relu, nn.Dense(10)])
+def mlp(size: int = 256, width: int = 1024) -> Workload:
+    """784 – width – width – 10; 1.9 million parameters as it comes."""
+    model = nn.Sequential([nn.Dense(width), nn.relu, nn.Dense(width), nn.relu, nn.Dense(10)])
     return _classifier("mlp", size, model, _normal(size, 784), 10, model.apply)
 
 

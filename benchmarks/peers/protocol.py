@@ -102,7 +102,7 @@ def serve(build: Callable[[Task], Programs], versions: Callable[[], dict[str, st
     except Exception as error:  # any fault of a library is an answer: the comparison goes on
         traceback.print_exc()
         said = f"{type(error).__name__}: {error}"
-        problem = "out of memory" if _out_of_memory(error, said) else "failed"
+        problem = "out of memory" if isinstance(error, MemoryError) or tells_of_memory(said) else "failed"
         say(problem=problem, reason=said.splitlines()[0][:300])
 
 
@@ -173,6 +173,7 @@ def _peak_resident_bytes() -> int:
         return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
 
 
-def _out_of_memory(error: Exception, said: str) -> bool:
-    words = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory", "can't allocate memory", "OOM", "bad_alloc")
-    return isinstance(error, MemoryError) or any(word in said for word in words)
+def tells_of_memory(said: str) -> bool:
+    """Whether an error's words are those of a library that got no memory."""
+    words = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory", "allocate", "Allocator", "OOM", "bad_alloc")
+    return any(word in said for word in words)
