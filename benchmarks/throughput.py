@@ -86,10 +86,10 @@ class Comparison:
     ) -> None:
         self.options, self.pythons, self.room, self.progress = options, pythons, room, progress
         self.started = 0
-        self.images = room / "mnist.npz"
+        self.mnist = room / "mnist.npz"
         data = jaxdp.data.load()
         images = data.train_images.astype(np.float32) / 255
-        np.savez(self.images, images=images, classes=data.train_labels.astype(np.int32))
+        np.savez(self.mnist, images=images, classes=data.train_labels.astype(np.int32))
 
     def measure(
         self, workload: str, size: int, modes: dict[str, tuple[str, ...]], *, epoch: bool = False
@@ -134,17 +134,17 @@ class Comparison:
 
     def largest(self, workload: str, library: str, mode: str) -> Cell:
         """The largest batch, of a power of two, whose first calls a process of limited memory survives."""
-        size, found, refused = batch_size_of(workload), Cell(workload, 0, library, mode), None
-        while size <= 2**16 and refused is None:  # by fours, then the one between
-            cell = self._first_calls(workload, size, library, mode)
+        fits, fails = int(math.log2(batch_size_of(workload))), 17
+        found = refused = Cell(workload, 0, library, mode)
+        exponent = fails - 1  # for those that need no more memory for more examples
+        while fails - fits > 1:
+            cell = self._first_calls(workload, 2**exponent, library, mode)
             if cell.problem:
-                refused = cell
+                fails, refused = exponent, cell
             else:
-                found, size = cell, 4 * size
-        if refused is not None:
-            between = self._first_calls(workload, refused.batch_size // 2, library, mode)
-            found, refused = (found, between) if between.problem else (between, refused)
-            found.problem, found.reason = refused.problem, refused.reason
+                fits, found = exponent, cell
+            exponent = (fits + fails) // 2
+        found.problem, found.reason = refused.problem, refused.reason
         return found
 
     def _first_calls(self, workload: str, size: int, library: str, mode: str) -> Cell:
@@ -197,7 +197,7 @@ class Comparison:
             "precision": options.precision,
             "memory_limit": limit or (int(memory) if options.device == "cpu" else None),
             "arrays": str(self.room / "task.npz"),
-            "images": str(self.images) if cell.workload == "cnn" else None,
+            "mnist": str(self.mnist) if cell.workload == "cnn" else None,
             "answer": str(self.room / f"answer-{self.started}.npz"),
         }
         python = self.pythons[cell.library]
@@ -236,7 +236,7 @@ def main(options: Options) -> None:
             cells += comparison.measure(workload, size, modes, epoch=whole)
             save(cells, [], finished=False)
             bar.advance(task)
-        largest = [] if options.quick or "mlp" not in options.workloads else _largest(comparison, cells, "mlp")
+        largest = [] if options.quick or "cnn" not in options.workloads else _largest(comparison, cells, "cnn")
     folder = save(cells, largest, finished=True)
     print(throughput_report.write(folder / f"{_name(options)}.json"))
     print(f"written to {folder}")
@@ -339,14 +339,14 @@ def _choose(chosen: dict[tuple[str, str], Process], process: Process, tutorial: 
 def _take_turn(process: Process) -> None:
     for program in ("clipped", "step"):
         spent = sum(process.cell.seconds.get(program, ()))
-        if not process.cell.problem and spent < 15:  # the ratios of slow ones need no more digits
+        if not process.cell.problem and spent < 5:  # the ratios of slow ones need no more digits
             process.time(program, for_seconds=0.4, at_most=10)
 
 
 def _steps_of_an_epoch(cell: Cell) -> int:
-    """All of them, or as many as take ten seconds."""
+    """All of them, or as many as take eight seconds."""
     whole = 60_000 // cell.batch_size
-    return min(whole, max(2, math.ceil(10 / cell.median("step"))))
+    return min(whole, max(2, math.ceil(8 / cell.median("step"))))
 
 
 def _fastest(cells: list[Cell], workload: str, library: Library) -> tuple[str, ...]:

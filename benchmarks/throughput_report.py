@@ -172,7 +172,7 @@ def _largest(record: dict[str, Any]) -> str:
         return ""
     rows = []
     for cell in map(_cell, record["largest"]):
-        size = f"{cell.batch_size:,}" if cell.batch_size else "none"
+        size = f"{cell.batch_size:,}" if cell.batch_size else "none above the usual"
         then = f"{cell.problem}: {cell.reason}" if cell.problem else "not tried"
         rows.append([cell.workload, cell.library, cell.mode, size, f"{cell.peak_bytes / 2**20:,.0f}", then])
     where = "the device's memory" if record["device"][:3] != "cpu" else f"a process of {record['fit_memory']:g} GiB"

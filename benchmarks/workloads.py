@@ -34,7 +34,7 @@ def _classifier(
     name: str, size: int, model: Any, inputs: jax.Array, classes: int, batched: Callable[..., Any] | None = None
 ) -> Workload:
     labels = jax.random.randint(jax.random.key(1), (size,), 0, classes)
-    params = model.init(jax.random.key(2), inputs[0])
+    params = jax.jit(model.init)(jax.random.key(2), inputs[0])
     cross_entropy = optax.softmax_cross_entropy_with_integer_labels
     loss = lambda p, example: cross_entropy(model.apply(p, example[0]), example[1])
     apply = batched or jax.vmap(model.apply, (None, 0))

@@ -47,14 +47,16 @@ def prepare(task: Task) -> Any:
         if task.workload != "cnn":
             raise NotOfferedError("only the CNN has a second form")
         make = flax_cnn
-    return make(len(task.labels)).replaced(like, task.weights, task.inputs, task.labels)
+    made: list[Any] = []
+    jax.eval_shape(lambda: made.append(make(len(task.labels))))  # of its arrays, all replaced, the shapes are enough
+    return made[0].replaced(like, task.weights, task.inputs, task.labels)
 
 
 def programs(
     workload: Any,
     clipped: Callable[[Any, Any], Any],
     step: Callable[[Any, Any, Any], Any],
-    epoch: Callable[[int], None] | None = None,
+    epoch: Callable[[int, Any], None] | None = None,
 ) -> Programs:
     """A library's programs, compiled.
 

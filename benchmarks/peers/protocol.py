@@ -36,8 +36,7 @@ class Task(NamedTuple):
         weights: canonical arrays by name.
         inputs: the batch, float32 or, for tokens, int32.
         labels: its classes, int32.
-        images: of MNIST, float32 [n, 28, 28, 1], for a whole epoch; None where none is asked for.
-        classes: their labels, int32 [n], or None.
+        mnist: the file to train a whole epoch of, read when that is asked; None where it won't be.
         answer: where to write the clipped sum, .npz.
     """
 
@@ -53,9 +52,14 @@ class Task(NamedTuple):
     weights: dict[str, np.ndarray]
     inputs: np.ndarray
     labels: np.ndarray
-    images: np.ndarray | None
-    classes: np.ndarray | None
+    mnist: str | None
     answer: str
+
+    def images(self) -> tuple[np.ndarray, np.ndarray]:
+        """MNIST: float32 [n, 28, 28, 1] and classes, int32 [n]."""
+        assert self.mnist is not None
+        arrays = np.load(self.mnist)
+        return arrays["images"], arrays["classes"]
 
 
 class Programs(NamedTuple):
@@ -68,7 +72,8 @@ class Programs(NamedTuple):
         step: (inputs, labels): the whole private step, with noise and SGD; without privacy in mode "plain".
         wait: returns when what `clipped` or `step` returned is computed.
         peak_bytes: the device's own statistics of memory; None where the process's resident set tells it.
-        epoch: (steps): so many private steps on MNIST from host memory, as the library does it; None for slices, placed in turn.
+        epoch: (steps, (images, classes)): so many private steps on MNIST from host memory, as the library does it; None for
+            slices, placed in turn.
     """
 
     place: Callable[[np.ndarray, np.ndarray], tuple[Any, Any]]
@@ -77,7 +82,7 @@ class Programs(NamedTuple):
     step: Callable[[Any, Any], Any]
     wait: Callable[[Any], None] = lambda value: None
     peak_bytes: Callable[[], int] | None = None
-    epoch: Callable[[int], None] | None = None
+    epoch: Callable[[int, tuple[np.ndarray, np.ndarray]], None] | None = None
 
 
 class NotOfferedError(Exception):
@@ -111,8 +116,7 @@ def _read(path: str) -> Task:
         fields = json.load(file)
     arrays = dict(np.load(fields.pop("arrays")))
     weights = {name[2:]: arrays[name] for name in arrays if name.startswith("w:")}
-    images = dict(np.load(fields["images"])) if fields["images"] else {"images": None, "classes": None}
-    return Task(**fields | images, weights=weights, inputs=arrays["inputs"], labels=arrays["labels"])
+    return Task(**fields, weights=weights, inputs=arrays["inputs"], labels=arrays["labels"])
 
 
 def _answer(task: Task, build: Callable[[Task], Programs], versions: Any, say: Callable[..., None]) -> None:
@@ -133,11 +137,13 @@ def _answer(task: Task, build: Callable[[Task], Programs], versions: Any, say: C
     first["step"] = _seconds(calls["step"])
     peak = programs.peak_bytes() if programs.peak_bytes else _peak_resident_bytes()
     say(first_seconds=first, peak_bytes=peak, versions=versions())
+    images: tuple[np.ndarray, np.ndarray] | None = None
     for line in sys.stdin:
         asked = json.loads(line)
         if asked["program"] == "epoch":
-            run = programs.epoch or (lambda steps: _epoch(task, programs, steps))
-            calls["epoch"] = lambda run=run, steps=asked["steps"]: run(steps)
+            images = images or task.images()
+            run = programs.epoch or (lambda steps, images: _epoch(task, programs, steps, images))
+            calls["epoch"] = lambda run=run, steps=asked["steps"], images=images: run(steps, images)
         say(seconds=_timed(calls[asked["program"]], asked["for_seconds"], asked["at_most"]))
 
 
@@ -155,16 +161,15 @@ def _seconds(call: Callable[[], None]) -> float:
     return time.perf_counter() - started
 
 
-def _epoch(task: Task, programs: Programs, steps: int) -> None:
+def _epoch(task: Task, programs: Programs, steps: int, arrays: tuple[np.ndarray, np.ndarray]) -> None:
     """Steps on shuffled MNIST in slices as large as the batch, the fastest feed: no loader collates anything."""
-    assert task.images is not None
-    assert task.classes is not None
+    images, classes = arrays
     size = len(task.labels)
-    order = np.random.default_rng(0).permutation(len(task.classes))
+    order = np.random.default_rng(0).permutation(len(classes))
     value = None
     for step in range(steps):
         rows = order[step * size : (step + 1) * size]
-        value = programs.step(*programs.place(task.images[rows], task.classes[rows]))
+        value = programs.step(*programs.place(images[rows], classes[rows]))
     programs.wait(value)
 
 

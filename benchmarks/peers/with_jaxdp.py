@@ -6,6 +6,8 @@ from typing import Any
 import jax_models
 from protocol import Programs, Task, serve
 
+MNIST_EXAMPLES = 60_000
+
 
 def build(task: Task) -> Programs:
     """The programs of a mode: "auto", "vmap" or "plain", in either form of the model."""
@@ -33,12 +35,10 @@ def build(task: Task) -> Programs:
     )
 
 
-def _epoch(task: Task, workload: Any, jax: Any, jaxdp: Any, optax: Any) -> Callable[[int], None] | None:
+def _epoch(task: Task, workload: Any, jax: Any, jaxdp: Any, optax: Any) -> Callable[[int, Any], None]:
     """Steps of a described run: its own sampler, and batches of varying size."""
-    if task.images is None:
-        return None
     run = jaxdp.DPSGD(
-        num_examples=len(task.images),
+        num_examples=MNIST_EXAMPLES,
         expected_batch_size=len(task.labels),
         steps=10**6,
         clip_norm=task.clip_norm,
@@ -46,8 +46,8 @@ def _epoch(task: Task, workload: Any, jax: Any, jaxdp: Any, optax: Any) -> Calla
     )
     step = run.make_step(workload.loss, optax.sgd(task.learning_rate))
 
-    def epoch(steps: int) -> None:
-        arrays = jax.device_put((task.images, task.classes))
+    def epoch(steps: int, images: Any) -> None:
+        arrays = jax.device_put(images)
         state = step.init(workload.params, jaxdp.key_from_entropy())
         for _ in range(steps):
             state, _ = step(state, arrays)
