@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 WORKLOADS = ("cnn", "mlp", "transformer-28", "tutorial-mlp", "lstm", "text", "wrn")
-_SMALL_BATCHES = ("transformer-28", "wrn")  # B = 64; the others 256
+_TUTORIALS = ("cnn", "tutorial-mlp")
+_BATCH_SIZES = {"transformer-28": 64, "lstm": 64, "wrn": 16}  # the others 256
 
 
 @dataclass(frozen=True)
@@ -12,7 +13,7 @@ class Library:
 
     Attributes:
         name: as on the command line.
-        tutorial: the mode of its own tutorials.
+        tutorial: the mode of its own tutorials, measured on their models at least.
         private: modes of the private step, the first tried first.
         plain: modes of the non-private step; none where it is that of "jaxdp", JAX's own.
         private_cnn: further ones on the tutorials' CNN, such as XLA for TF Privacy and functorch for Opacus, which are slower
@@ -33,11 +34,14 @@ class Library:
         return f"with_{self.name.replace('-', '_')}.py"
 
     def modes(self, workload: str, *, every: bool = True) -> tuple[str, ...]:
-        """Its ways to do a workload: all of them, or the usual ones and that of its tutorials."""
+        """Its ways to do a workload: all of them on the CNN, or the usual ones; that of its tutorials on their models."""
         usual = (*self.plain, *self.private)
         if workload == "cnn" and every:
-            return (*usual, *self.plain_cnn, *self.private_cnn)
-        return tuple(dict.fromkeys((*usual, self.tutorial_mode(workload))))
+            usual = (*usual, *self.plain_cnn, *self.private_cnn)
+        if workload in _TUTORIALS:
+            usual = (*usual, self.tutorial_mode(workload))
+        whole = batch_size_of(workload)
+        return tuple(dict.fromkeys(mode for mode in usual if mode != f"microbatch {whole}"))
 
     def tutorial_mode(self, workload: str) -> str:
         """The mode that a reader of its tutorials would run."""
@@ -68,7 +72,7 @@ LIBRARIES = {
         Library(
             "tf-privacy",
             "DPKerasSGDOptimizer",
-            ("DPModel", "DPModel, ghost", "DPKerasSGDOptimizer"),
+            ("DPModel", "DPModel, ghost"),
             ("plain",),
             (
                 "DPModel, XLA",
@@ -84,4 +88,4 @@ LIBRARIES = {
 
 def batch_size_of(workload: str) -> int:
     """The batch that a workload usually has."""
-    return 64 if workload in _SMALL_BATCHES else 256
+    return _BATCH_SIZES.get(workload, 256)

@@ -117,14 +117,15 @@ def _table(cells: list[Cell], key: tuple[str, int], libraries: list[str]) -> str
 def _row(cells: list[Cell], cell: Any, plain: Cell | None) -> list[str]:
     size, steps = cell.batch_size, cell.seconds["step"]
     compared = not cell.is_plain and cell.library != "jaxdp"
+    clipped = "clipped" in cell.seconds  # of a step of seconds, it isn't timed on its own
     return [
         cell.library,
         cell.mode,
         f"{size / cell.median('step'):,.0f} ({size / max(steps):,.0f} to {size / min(steps):,.0f})",
         f"{times_faster(cells, cell):.2f}" if compared else "",
         f"{cell.median('step') / plain.median('step'):.2f}" if plain and not cell.is_plain else "",
-        f"{size / cell.median('clipped'):,.0f}{', not clipped' if cell.is_plain else ''}",
-        f"{times_faster(cells, cell, 'clipped'):.2f}" if compared else "",
+        f"{size / cell.median('clipped'):,.0f}{', not clipped' if cell.is_plain else ''}" if clipped else "not timed",
+        f"{times_faster(cells, cell, 'clipped'):.2f}" if compared and clipped else "",
         f"{cell.first_seconds['step']:.1f}",
         f"{cell.peak_bytes / 2**20:,.0f}",
         f"{cell.difference:.0e}",
