@@ -26,7 +26,8 @@ def from_dict(kind: type[Options], stored: dict[str, Any]) -> Options:
     """The inverse of `to_dict` for options of that kind."""
     of_paths = [field.name for field in dataclasses.fields(kind) if "Path" in str(field.type)]  # pyright: ignore[reportArgumentType]
     paths = {name: Path(stored[name]) for name in of_paths if stored.get(name)}
-    return kind(**{**stored, **paths})
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    return kind(**{**plain, **paths})
 
 
 def check_given(options: Any, check: Callable[[str, Any, str], Any], fixes: dict[str, str]) -> None:

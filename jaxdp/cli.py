@@ -1,4 +1,5 @@
-"""The command line: `jaxdp train`, `pate`, `predict`, `compare`, and the accountant's `epsilon`, `noise`, `steps`, `batch-size`.
+"""The command line: `jaxdp train`, `pate`, `predict`, `compare`, `lookalike`; the accountant's `epsilon`, `noise`, `steps`,
+`batch-size`.
 
 What a user got wrong is told in one line and ends with exit code 2; anything else is a bug and shows its traceback.
 """
@@ -17,8 +18,9 @@ from rich.console import Console
 from ._errors import UsageError
 from ._options import Options, from_dict
 from ._questions import BatchSizeOptions, EpsilonOptions, NoiseOptions, StepsOptions, answer
+from .data import write_lookalike
 from .pate.command import AnalyzeOptions, LabelOptions, PateOptions, analyze_file, label, run_pate
-from .train import TrainOptions, load_run, train
+from .train import FinishedRun, TrainOptions, load_run, train, train_folds
 from .train._compare import comparison_table, finished_runs
 from .train._folder import RunFolder
 from .train._plots import plot_comparison
@@ -31,10 +33,29 @@ class PredictOptions:
     run: tyro.conf.Positional[Path]
     """the run's folder"""
     data: str = "test"
-    """images: a .npy file, uint8 [n, height, width] or [n, height, width, channels]; or test, the run's own test set"""
+    """images: a .npy file, uint8 [n, height, width] or [n, height, width, channels]; or test, the run's own test set. For a model
+    of tables, a CSV file of features with the columns that it was trained on"""
     output: Path | None = None
-    """where to write: .csv with a line an image (index, label, probability), or .npy with all probabilities [n, classes];
-    the .csv lines to standard output if not given"""
+    """where to write: .csv with a line an image (index, label, probability) or, for tables, an id and all targets' probabilities;
+    or .npy with all probabilities [n, classes]; the .csv lines to standard output if not given"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookalikeOptions:
+    """Write CSV files in the shape of the drug-response competition's, to try `jaxdp train --dataset csv` with."""
+
+    folder: tyro.conf.Positional[Path]
+    """where to write them"""
+    rows: int = 23_814
+    """of the training files"""
+    features: int = 872
+    """numeric columns, beside three that are coded"""
+    targets: int = 206
+    """columns of targets"""
+    test_rows: int = 1000
+    """of the test files"""
+    seed: int = 0
+    """of the law that they are drawn from, and of the draws"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         options = _parse(given)
         if isinstance(options, TrainOptions):
-            train(options)
+            train(options) if options.folds is None or options.fold is not None else train_folds(options)
         elif isinstance(options, PateOptions):
             run_pate(options)
         elif isinstance(options, LabelOptions):
@@ -66,6 +87,8 @@ def main(arguments: list[str] | None = None) -> None:
             predict(options)
         elif isinstance(options, CompareOptions):
             compare(options)
+        elif isinstance(options, LookalikeOptions):
+            write_lookalike(**vars(options))
         else:
             answer(options)
     except UsageError as error:
@@ -95,6 +118,7 @@ def _parse(given: list[str]) -> Any:
         | Annotated[AnalyzeOptions, tyro.conf.subcommand("pate-analyze")]
         | Annotated[PredictOptions, tyro.conf.subcommand("predict")]
         | Annotated[CompareOptions, tyro.conf.subcommand("compare")]
+        | Annotated[LookalikeOptions, tyro.conf.subcommand("lookalike")]
         | Annotated[EpsilonOptions, tyro.conf.subcommand("epsilon")]
         | Annotated[NoiseOptions, tyro.conf.subcommand("noise")]
         | Annotated[StepsOptions, tyro.conf.subcommand("steps")]
@@ -152,8 +176,24 @@ def _value_of(flag: str, given: list[str]) -> str | None:
 
 
 def predict(options: PredictOptions) -> None:
-    """Write predictions for images."""
+    """Write predictions for images, or for a table's records."""
     run = load_run(options.run)
+    header, beginnings, probabilities = _of_images(run, options) if run.encoding is None else _of_table(run, options)
+    if options.output is not None and options.output.suffix == ".npy":
+        np.save(options.output, probabilities)
+        return
+    file = sys.stdout if options.output is None else options.output.open("w", newline="")
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(header)
+    for beginning, row in zip(beginnings, probabilities, strict=True):
+        shown = row if run.encoding is not None else [row.max()]
+        writer.writerow((*beginning, *(f"{probability:.6f}" for probability in shown)))
+    if options.output is not None:
+        file.close()
+
+
+def _of_images(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any]:
+    """The CSV's first line, what each line begins with, and the probabilities."""
     if options.data == "test":
         from . import data
 
@@ -167,16 +207,18 @@ def predict(options: PredictOptions) -> None:
                 f"--data={options.data} can't be read as a .npy file ({error}): save it with numpy.save"
             ) from error
     probabilities = run.predict(images)
-    if options.output is not None and options.output.suffix == ".npy":
-        np.save(options.output, probabilities)
-        return
-    file = sys.stdout if options.output is None else options.output.open("w", newline="")
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(("index", "label", "probability"))
-    for i, row in enumerate(probabilities):
-        writer.writerow((i, int(row.argmax()), f"{row.max():.6f}"))
-    if options.output is not None:
-        file.close()
+    classes = probabilities.argmax(axis=1).tolist()
+    return ("index", "label", "probability"), enumerate(classes), probabilities
+
+
+def _of_table(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any]:
+    """The same for a table, in the form of a submission."""
+    if options.data == "test":
+        raise UsageError("--data test is of images: give the CSV file of the features to predict from")
+    assert run.encoding is not None
+    assert run.target_names is not None
+    ids, features = run.encoding.read(Path(options.data))
+    return (run.id_name, *run.target_names), ((name,) for name in ids), run.predict(features)
 
 
 def compare(options: CompareOptions) -> None:

@@ -42,13 +42,16 @@ def for_rdp_under_replace_one(event: "DpEvent") -> "DpEvent":
     """The event whose RDP is that of `event` under replace-one: each Gaussian with half its noise multiplier.
 
     Raises:
-        UsageError: for an event with anything but Gaussian mechanisms on all of the data, and their compositions.
+        UsageError: for an event with anything but Gaussian mechanisms on all of the data, randomized responses, and their
+            compositions.
     """
     import dp_accounting as dp
 
     def change(part: "DpEvent") -> "DpEvent":
         if isinstance(part, dp.GaussianDpEvent):
             return dp.GaussianDpEvent(part.noise_multiplier / 2)
+        if isinstance(part, dp.RandomizedResponseDpEvent):  # of one record's answer, whichever it is replaced by
+            return part
         if not isinstance(part, (dp.NoOpDpEvent, dp.NonPrivateDpEvent, dp.ComposedDpEvent, dp.SelfComposedDpEvent)):
             raise UsageError(f"the RDP of {type(part).__name__} under replace_one is not known")
         return part

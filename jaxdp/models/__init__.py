@@ -1,7 +1,7 @@
-"""The tutorials' two models, in flax: an MLP with dropout, and a small CNN whose convolutions are matrix products. For PATE, a
-CNN without pooling and random distortions.
+"""The tutorials' models, in flax: an MLP with dropout, a small CNN whose convolutions are matrix products, and a dense network
+for tables. For PATE, a CNN without pooling and random distortions.
 
-Each maps one image, uint8 or float [height, width, channels], to logits. `MODELS` has them by name.
+Each maps one image, uint8 or float [height, width, channels], or one record's features, to logits. `MODELS` has them by name.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,10 @@ from collections.abc import Callable
 import flax.linen as nn
 
 from ._cnn import CNN as CNN
+from ._dense import Dense as Dense, WeightNormDense as WeightNormDense
 from ._distortion import distorted as distorted, erased as erased
 from ._mlp import MLP as MLP
 from ._patches import PatchConv as PatchConv
 from ._strided import StridedCNN as StridedCNN
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "mlp": MLP, "strided": StridedCNN}
+MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "mlp": MLP, "strided": StridedCNN, "dense": Dense}

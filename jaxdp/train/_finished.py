@@ -6,10 +6,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Num
 
 from .._errors import UsageError
 from .._options import from_dict
+from ..data import Encoding
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,10 @@ class FinishedRun:
         params: the model's parameters.
         step: after how many steps they are.
         metrics: one dict an epoch.
-        image_shape: height, width and channels of the images the model takes.
+        input_shape: height, width and channels of the images the model takes, or the number of a table's features.
+        encoding: how a table's features are encoded; None for images.
+        id_name: what a table's first column is called; None for images.
+        target_names: a table's targets; None for images.
     """
 
     path: Path
@@ -34,30 +38,35 @@ class FinishedRun:
     params: Any
     step: int
     metrics: list[dict[str, Any]]
-    image_shape: tuple[int, ...]
+    input_shape: tuple[int, ...]
     _probabilities: Any
+    encoding: Encoding | None = None
+    id_name: str | None = None
+    target_names: tuple[str, ...] | None = None
 
-    def predict(self, images: UInt8[np.ndarray, "n ..."]) -> Float[np.ndarray, "n classes"]:
-        """Class probabilities of images.
+    def predict(self, inputs: Num[np.ndarray, "n ..."]) -> Float[np.ndarray, "n classes"]:
+        """Class probabilities of images, or target probabilities of a table's features.
 
         Args:
-            images: uint8 [n, height, width, channels], or [n, height, width] for one channel.
+            inputs: images, uint8 [n, height, width, channels], or [n, height, width] for one channel; or features as
+                `encoding.read` gives them, float32 [n, features].
 
         Returns:
-            float32 [n, classes].
+            float32 [n, classes], or [n, targets].
 
         Raises:
-            UsageError: for images of another shape or dtype than the model was trained on.
+            UsageError: for inputs of another shape or dtype than the model was trained on.
         """
-        images = np.asarray(images)
-        if images.ndim == 3 and self.image_shape[-1] == 1:
-            images = images[..., None]
-        if images.shape[1:] != self.image_shape or images.dtype != np.uint8 or len(images) == 0:
+        inputs = np.asarray(inputs)
+        dtype = np.uint8 if self.encoding is None else np.float32
+        if inputs.ndim == 3 and self.input_shape[-1] == 1:
+            inputs = inputs[..., None]
+        if inputs.shape[1:] != self.input_shape or inputs.dtype != dtype or len(inputs) == 0:
             raise UsageError(
-                f"images have shape {images.shape} and dtype {images.dtype}; the model takes uint8 [n, "
-                f"{', '.join(map(str, self.image_shape))}] with n at least 1"
+                f"inputs have shape {inputs.shape} and dtype {inputs.dtype}; the model takes {np.dtype(dtype)} [n, "
+                f"{', '.join(map(str, self.input_shape))}] with n at least 1"
             )
-        return self._probabilities(self.params, images)
+        return self._probabilities(self.params, inputs)
 
 
 def load_run(path: str | Path) -> FinishedRun:
@@ -78,10 +87,13 @@ def load_run(path: str | Path) -> FinishedRun:
     """
     from ._checkpoint import CheckpointFolder
     from ._folder import RunFolder
+    from ._optimizer import params_of
 
     folder = RunFolder.existing(Path(path))
     config = folder.read_json("config.json")
-    shape = tuple(config["model"]["image_shape"])
+    described = config["model"]
+    table = "encoding" in described
+    shape = (described["features"],) if table else tuple(described["image_shape"])
     of_pate = config.get("command") == "pate"
     model, like = _student(config, shape) if of_pate else _trained(config, shape)
     with CheckpointFolder(folder.checkpoints) as checkpoints:
@@ -97,11 +109,14 @@ def load_run(path: str | Path) -> FinishedRun:
         options=config["options"],
         summary=folder.read_json("summary.json") if finished else None,
         statement=statement.read_text() if finished and statement.exists() else None,
-        params=checkpoint.state.params[1] if of_pate else checkpoint.state.params,
+        params=checkpoint.state.params[1] if of_pate else params_of(checkpoint.state),
         step=checkpoint.state.step,
         metrics=folder.metrics(),
-        image_shape=shape,
+        input_shape=shape,
         _probabilities=model.probabilities,
+        encoding=Encoding.from_dict(described["encoding"]) if table else None,
+        id_name=described.get("id"),
+        target_names=tuple(described["targets"]) if table else None,
     )
 
 
@@ -111,12 +126,17 @@ def _trained(config: dict[str, Any], shape: tuple[int, ...]) -> tuple[Any, Any]:
     from .._step import RunKeys, TrainState
     from ..accounting import Ledger
     from ..transforms import in_float32
+    from ._optimizer import optimizer
     from ._options import TrainOptions
-    from ._problem import classifier, optimizer
+    from ._problem import classifier
+    from ._tables import table_model
 
     options = from_dict(TrainOptions, config["options"])
-    model = classifier(options.model, options.activation, config["model"]["num_classes"], shape)
-    optimize = optimizer(options.optimizer, 1.0, options.momentum)
+    if "encoding" in config["model"]:
+        model = table_model(options, config["model"])
+    else:
+        model = classifier(options.architecture, options.activation, config["model"]["num_classes"], shape)
+    optimize = optimizer(options, 1.0, 1)
     described = config["plan"]["run"]
     run = DPSGD(**described) if described else None
     inner = in_float32(optimize) if run else optimize

@@ -8,7 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Key, UInt8
+from jaxtyping import Array, Float, Key, Num
+
+from .._validate import validate
+from ..accounting import Ledger
 
 _ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 _EVALUATION_BATCH = 1000
@@ -16,37 +19,72 @@ _EVALUATION_BATCH = 1000
 
 @dataclass(frozen=True)
 class Classifier:
-    """A flax model for images of one shape, with the functions that training and prediction need.
+    """A flax model for inputs of one shape, with the functions that training and prediction need.
 
     Attributes:
         init: `init(key) -> params`.
-        logits: `logits(params, image) -> [classes]`, for one image, no unit dropped.
-        loss: `loss(params, (image, label)) -> (loss, accuracy)` for one example; takes `rng=` if the model drops units.
-        probabilities: `probabilities(params, images uint8 [n, ...]) -> float32 [n, classes]`, in batches, on the host.
+        logits: `logits(params, input) -> [classes]`, for one input, no unit dropped.
+        loss: `loss(params, (input, label)) -> (loss, accuracy)` for one example; takes `rng=` if the model drops units. Of
+            several targets the losses are added up and the accuracies averaged.
+        probabilities: `probabilities(params, inputs [n, ...]) -> float32 [n, classes]`, in batches, on the host.
+        evaluate: `evaluate(probabilities, labels) -> (mean loss of a target, accuracy)`.
+        targets: over how many targets an example's loss is added up.
     """
 
     init: Callable[[Key[Array, ""]], Any]
     logits: Callable[[Any, Any], Float[Array, " classes"]]
     loss: Callable[..., tuple[Float[Array, ""], Float[Array, ""]]]
-    probabilities: Callable[[Any, UInt8[np.ndarray, "n ..."]], Float[np.ndarray, "n classes"]]
+    probabilities: Callable[[Any, Num[np.ndarray, "n ..."]], Float[np.ndarray, "n classes"]]
+    evaluate: Callable[[Float[np.ndarray, "n classes"], np.ndarray], tuple[float, float]]
+    targets: int = 1
 
 
-def classifier(model: str, activation: str, num_classes: int, image_shape: tuple[int, ...]) -> Classifier:
-    """The classifier named `model` for images of `image_shape`."""
+@dataclass(frozen=True)
+class Problem:
+    """A data set with a model for it.
+
+    Attributes:
+        name: of the data set.
+        train: inputs [n, ...] and labels [n, ...] to train on.
+        test: the same to evaluate on.
+        model: the classifier.
+        described: what the model is rebuilt from, in JSON.
+        fingerprint: of the data.
+        spent: what preparing the data has cost.
+    """
+
+    name: str
+    train: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+    model: Classifier
+    described: dict[str, Any]
+    fingerprint: str
+    spent: Ledger
+
+
+def classifier(
+    model: str, activation: str, num_classes: int, input_shape: tuple[int, ...], **architecture: Any
+) -> Classifier:
+    """The classifier named `model`: of images of that shape, or for "dense" of so many features with binary targets.
+
+    Raises:
+        UsageError: for a model that can't be trained on single examples.
+    """
     from ..models import MODELS
 
-    network: Any = MODELS[model](num_classes=num_classes, activation=_ACTIVATIONS[activation])
+    network: Any = MODELS[model](num_classes=num_classes, activation=_ACTIVATIONS[activation], **architecture)
+    binary = model == "dense"
+    example = jax.ShapeDtypeStruct(input_shape, jnp.float32 if binary else jnp.uint8)
+    validate(network, example, train=False).check()
+    squashed = jax.nn.sigmoid if binary else jax.nn.softmax
+    loss_of = _binary_loss if binary else _class_loss
 
     @jax.jit
     def init(key: Key[Array, ""]) -> Any:
-        return network.init(key, jnp.zeros(image_shape, jnp.uint8), train=False)["params"]
+        return network.init(key, jnp.zeros(example.shape, example.dtype), train=False)["params"]
 
-    def logits(params: Any, image: Any) -> Float[Array, " classes"]:
-        return network.apply({"params": params}, image, train=False)
-
-    def loss_of(logits: Float[Array, " classes"], label: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        loss = optax.softmax_cross_entropy_with_integer_labels(logits, label)
-        return loss, (jnp.argmax(logits) == label).astype(jnp.float32)
+    def logits(params: Any, input: Any) -> Float[Array, " classes"]:
+        return network.apply({"params": params}, input, train=False)
 
     def loss(params: Any, example: Any) -> Any:
         return loss_of(network.apply({"params": params}, example[0], train=True), example[1])
@@ -56,27 +94,38 @@ def classifier(model: str, activation: str, num_classes: int, image_shape: tuple
         return loss_of(logits, example[1])
 
     @jax.jit
-    def batch_probabilities(params: Any, images: Any) -> Float[Array, "n classes"]:
-        return jax.vmap(lambda image: jax.nn.softmax(logits(params, image)))(images)
+    def batch_probabilities(params: Any, inputs: Any) -> Float[Array, "n classes"]:
+        return jax.vmap(lambda input: squashed(logits(params, input)))(inputs)
 
-    def probabilities(params: Any, images: UInt8[np.ndarray, "n ..."]) -> Float[np.ndarray, "n classes"]:
-        rows = min(_EVALUATION_BATCH, len(images))
+    def probabilities(params: Any, inputs: Num[np.ndarray, "n ..."]) -> Float[np.ndarray, "n classes"]:
+        rows = min(_EVALUATION_BATCH, len(inputs))
         parts = []
-        for start in range(0, len(images), rows):
-            part = images[start : start + rows]
-            padding = [(0, rows - len(part)), *[(0, 0)] * (images.ndim - 1)]
+        for start in range(0, len(inputs), rows):
+            part = inputs[start : start + rows]
+            padding = [(0, rows - len(part)), *[(0, 0)] * (inputs.ndim - 1)]
             parts.append(np.asarray(batch_probabilities(params, np.pad(part, padding)))[: len(part)])
         return np.concatenate(parts)
 
     drops_units = getattr(network, "dropout", 0) > 0
-    return Classifier(init, logits, loss_with_dropout if drops_units else loss, probabilities)
+    return Classifier(
+        init,
+        logits,
+        loss_with_dropout if drops_units else loss,
+        probabilities,
+        evaluate_targets if binary else evaluate,
+        num_classes if binary else 1,
+    )
 
 
-def optimizer(name: str, lr: float, momentum: float) -> optax.GradientTransformation:
-    """The optimizer by name: sgd with momentum, or adam."""
-    if name == "adam":
-        return optax.adam(lr)
-    return optax.sgd(lr, momentum=momentum or None)
+def _class_loss(logits: Float[Array, " classes"], label: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, label)
+    return loss, (jnp.argmax(logits) == label).astype(jnp.float32)
+
+
+def _binary_loss(logits: Float[Array, " targets"], labels: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Added up over the targets: of their mean, a gradient would be too small for a usual clip norm to clip."""
+    loss = optax.sigmoid_binary_cross_entropy(logits, labels.astype(jnp.float32)).sum()
+    return loss, ((logits > 0) == (labels > 0)).mean(dtype=jnp.float32)
 
 
 def evaluate(probabilities: Float[np.ndarray, "n classes"], labels: np.ndarray) -> tuple[float, float]:
@@ -84,3 +133,13 @@ def evaluate(probabilities: Float[np.ndarray, "n classes"], labels: np.ndarray) 
     of_label = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     loss = float(-np.log(np.maximum(of_label, np.finfo(np.float32).tiny)).mean())
     return loss, float((probabilities.argmax(axis=1) == labels).mean())
+
+
+def evaluate_targets(probabilities: Float[np.ndarray, "n targets"], labels: np.ndarray) -> tuple[float, float]:
+    """(mean column-wise log loss, accuracy at 1/2) of binary targets' predicted probabilities.
+
+    As the drug-response competition does, probabilities are kept 1e-15 away from 0 and 1.
+    """
+    p = probabilities.astype(np.float64).clip(1e-15, 1 - 1e-15)
+    loss = -(labels * np.log(p) + (1 - labels) * np.log1p(-p))
+    return float(loss.mean()), float(((p > 0.5) == (labels > 0)).mean())

@@ -33,6 +33,8 @@ RECIPES = {
     ("mlp", True): Recipe(sgd_lr=1.0, adam_lr=0.005, epochs=12, batch_size=1024, clip_norm=1.0),
     ("cnn", False): Recipe(sgd_lr=0.3, adam_lr=0.001, epochs=5, batch_size=128),
     ("mlp", False): Recipe(sgd_lr=0.3, adam_lr=0.001, epochs=10, batch_size=128),
+    ("dense", True): Recipe(sgd_lr=0.5, adam_lr=0.001, epochs=12, batch_size=1024, clip_norm=1.0),
+    ("dense", False): Recipe(sgd_lr=0.05, adam_lr=0.001, epochs=12, batch_size=128),
 }
 
 
@@ -72,7 +74,7 @@ def settle(options: TrainOptions, num_examples: int, spent_before: accounting.Le
     Raises:
         UsageError: for a batch larger than the data, a delta not below 1 / num_examples, a budget that can't be met.
     """
-    recipe = RECIPES[options.model, options.dp]
+    recipe = RECIPES[options.architecture, options.dp]
     batch_size = options.batch_size or min(recipe.batch_size, num_examples)
     if batch_size > num_examples:
         raise UsageError(

@@ -4,11 +4,12 @@ import hashlib
 import importlib.metadata
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from rich.console import Console
 
 from .. import _options, data as datasets
@@ -22,12 +23,14 @@ from ._checkpoint import Checkpoint, CheckpointFolder
 from ._finished import FinishedRun, load_run
 from ._folder import RunFolder, new_path
 from ._loop import Loop, Totals
+from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
 from ._plots import plot_epsilon, plot_metrics
-from ._problem import Classifier, classifier, evaluate, optimizer
-from ._recipe import Plan, settle
+from ._problem import Classifier, Problem, classifier
+from ._recipe import Plan, settle, usual_adjacency
 from ._report import ProgressDisplay, progress_display, status_line, summary_table
+from ._tables import table_problem
 
 
 def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
@@ -48,20 +51,20 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
     console = console or Console()
     started = time.perf_counter()
     device = use_device(options.device)
-    data = datasets.hold_back(datasets.load(options.dataset, options.data_dir), options.holdout)
-    fingerprint = datasets.fingerprint(data.train_images, data.train_labels)
+    problem = table_problem(options) if options.dataset == "csv" else _image_problem(options)
     if options.resume is None:
         spent_before = read_ledger(options.ledger)
-        plan = settle(options, len(data.train_images), spent_before)
+        spent_before = spent_before.extend(_under_relation(problem.spent, options))
+        plan = settle(options, len(problem.train[0]), spent_before)
         folder = RunFolder.create(_path_for(options))
-        folder.write_json("config.json", _config(options, plan, data, fingerprint, spent_before))
+        folder.write_json("config.json", _config(options, plan, problem, spent_before))
     else:
         folder = RunFolder.existing(options.resume)
-        plan, spent_before = _stored_plan(folder, options, fingerprint)
+        plan, spent_before = _stored_plan(folder, options, problem.fingerprint)
     if plan.steps < plan.asked:
         line = f"stopping after {plan.steps} of {plan.asked} steps, before --target-epsilon {options.target_epsilon} is overshot"
         console.print(line, highlight=False, soft_wrap=True)
-    job = _Job(options, plan, spent_before, folder, data, device, console, started)
+    job = _Job(options, plan, spent_before, folder, problem, device, console, started)
     run_fingerprint = hashlib.sha256(json.dumps(folder.read_json("config.json")).encode()).hexdigest()
     with CheckpointFolder(folder.checkpoints, run_fingerprint) as checkpoints:
         job.run(checkpoints)
@@ -76,16 +79,14 @@ class _Job:
     plan: Plan
     spent_before: Ledger
     folder: RunFolder
-    data: datasets.Dataset
+    problem: Problem
     device: Any
     console: Console
     started: float
 
     def run(self, checkpoints: CheckpointFolder) -> None:
         """Start or go on, train, evaluate after each epoch, finish."""
-        model = classifier(
-            self.options.model, self.options.activation, self.data.num_classes, self.data.train_images.shape[1:]
-        )
+        model = self.problem.model
         step = self._step(model)
         key = key_from_entropy() if self.options.seed is None else jax.random.key(self.options.seed)
         init_key, run_key = jax.random.split(key)
@@ -105,12 +106,12 @@ class _Job:
             return
         self.folder.keep_metrics(self.folder.metrics(up_to_step=start.state.step))
         loop, state = self._train(model, step, start, checkpoints)
-        self._finish(loop)
+        self._finish(loop, state.step)
         checkpoints.save_without_keys(Checkpoint(state, asdict(Totals())))
         self._show()
 
     def _step(self, model: Classifier) -> Any:
-        optimize = optimizer(self.options.optimizer, self.plan.lr, self.options.momentum)
+        optimize = optimizer(self.options, self.plan.lr, self.plan.steps)
         if self.plan.run is None:
             return PlainStep(
                 model.loss, optimize, batch_size=self.plan.batch_size, steps_per_epoch=self.plan.steps_per_epoch
@@ -121,7 +122,7 @@ class _Job:
         self, model: Classifier, step: Any, start: Checkpoint, checkpoints: CheckpointFolder
     ) -> tuple[Loop, TrainState]:
         state = start.state
-        on_device = jax.device_put((self.data.train_images, self.data.train_labels))
+        on_device = jax.device_put(self.problem.train)
         with progress_display(self.console, self.plan.steps, start.state.step) as display:
             loop = Loop(
                 step=step,
@@ -131,15 +132,25 @@ class _Job:
                 on_steps=lambda made, totals: self._show_progress(display, loop, made, totals),
                 save=lambda state, totals: checkpoints.save(Checkpoint(state, asdict(totals))),
             )
-            for epoch, state, totals in loop.epochs(start.state, Totals(**start.totals)):
+            epochs = loop.epochs(start.state, Totals(**start.totals))
+            while not self._has_stopped():
+                epoch, state, totals = next(epochs, (0, state, None))
+                if totals is None:
+                    break
                 record = self._record(loop, epoch, state.step, totals)
-                record["test_loss"], record["test_accuracy"] = evaluate(
-                    model.probabilities(state.params, self.data.test_images), self.data.test_labels
-                )
+                inputs, labels = self.problem.test
+                predicted = model.probabilities(params_of(state), inputs)
+                record["test_loss"], record["test_accuracy"] = model.evaluate(predicted, labels)
                 self.folder.add_metrics(record)
                 checkpoints.save(Checkpoint(state, asdict(Totals())))
                 display.end_of_epoch(status_line(record, self.plan.epochs))
         return loop, state
+
+    def _has_stopped(self) -> bool:
+        """Whether the loss on examples held back has been no better for --patience epochs."""
+        losses = [record["test_loss"] for record in self.folder.metrics()]
+        patience = self.options.patience
+        return patience is not None and len(losses) - 1 - int(np.argmin(losses or [0.0])) >= patience
 
     def _show_progress(self, display: ProgressDisplay, loop: Loop, made: int, totals: Totals) -> None:
         if not display.due():
@@ -152,7 +163,7 @@ class _Job:
         return {
             "epoch": epoch,
             "step": made,
-            "train_loss": totals.mean("loss"),
+            "train_loss": totals.mean("loss") / self.problem.model.targets,
             "train_accuracy": totals.mean("correct"),
             "clipped": totals.mean("clipped") if run else None,
             "epsilon": self._epsilon(made),
@@ -168,32 +179,32 @@ class _Job:
             return None
         return self.plan.run.epsilon(delta=self.options.delta, accountant=self.plan.accountant, steps=made)
 
-    def _finish(self, loop: Loop) -> None:
-        """Write the statement, the summary and the plot."""
+    def _finish(self, loop: Loop, made: int) -> None:
+        """Write the statement, the summary and the plot of a run that ended after so many steps."""
         records = self.folder.metrics()
         last, run, options = records[-1], self.plan.run, self.options
         summary = {
-            "dataset": self.data.name,
-            "model": options.model,
+            "dataset": self.problem.name,
+            "model": options.architecture,
             "test_accuracy": last["test_accuracy"],
             "test_loss": last["test_loss"],
             "epsilon": None,
             "batch_size": self.plan.batch_size,
-            "steps": self.plan.steps,
-            "epochs": self.plan.epochs,
+            "steps": made,
+            "epochs": last["epoch"],
             "device": in_words(self.device),
             "first_step_seconds": loop.first_step_seconds,
             "milliseconds_per_step": loop.milliseconds_per_step,
             "seconds": time.perf_counter() - self.started,
             "folder": str(self.folder.path),
         }
-        title = f"{options.model} on {self.data.name}, without privacy"
+        title = f"{options.architecture} on {self.problem.name}, without privacy"
         if run is not None:
             summary |= self._privacy(run)
-            self._write_statement(run, summary)
+            self._write_statement(run, summary, made)
             plot_epsilon(run, options.delta, self.folder.epsilon_plot)
             shown = summary["epsilon"][self.plan.accountant]
-            title = f"{options.model} on {self.data.name}, ε = {shown:.3f} at δ = {options.delta:g}"
+            title = f"{options.architecture} on {self.problem.name}, ε = {shown:.3f} at δ = {options.delta:g}"
         plot_metrics(records, title, self.folder.plot)
         self.folder.write_json("summary.json", summary)
 
@@ -217,11 +228,13 @@ class _Job:
             return min(alone)
         return self.spent_before.extend(run.ledger()).total(delta=self.options.delta).epsilon
 
-    def _write_statement(self, run: DPSGD, summary: dict[str, Any]) -> None:
-        notes = ("The keys of this run were erased when it finished.",)
+    def _write_statement(self, run: DPSGD, summary: dict[str, Any], made: int) -> None:
+        notes = ["The keys of this run were erased when it finished."]
         if self.options.seed is not None:
-            notes = (_options.seeded("This run", self.options.seed),)
-        text = statement(run, delta=self.options.delta, spent_before=self.spent_before, notes=notes)
+            notes = [_options.seeded("This run", self.options.seed)]
+        if self.options.patience is not None:
+            notes.append(_early_stopping(self.options.patience, made, run.steps))
+        text = statement(run, delta=self.options.delta, spent_before=self.spent_before, notes=tuple(notes))
         self.folder.write_text("statement.txt", text + "\n")
         fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
         ledger = self.spent_before.extend(run.ledger())
@@ -235,7 +248,7 @@ class _Job:
 
 
 def _path_for(options: TrainOptions) -> Path:
-    return options.output or new_path(f"{options.dataset.replace('/', '-')}-{options.model}")
+    return options.output or new_path(f"{options.dataset.replace('/', '-')}-{options.architecture}")
 
 
 def read_ledger(path: Path | None) -> Ledger:
@@ -255,16 +268,46 @@ def read_ledger(path: Path | None) -> Ledger:
     return Ledger.from_dict(content.get("ledger", content) if isinstance(content, dict) else content)
 
 
-def _config(
-    options: TrainOptions, plan: Plan, data: datasets.Dataset, fingerprint: str, spent_before: Ledger
-) -> dict[str, Any]:
+def _image_problem(options: TrainOptions) -> Problem:
+    """The problem of an image data set."""
+    data = datasets.hold_back(datasets.load(options.dataset, options.data_dir), options.holdout)
+    shape = data.train_images.shape[1:]
+    return Problem(
+        name=data.name,
+        train=(data.train_images, data.train_labels),
+        test=(data.test_images, data.test_labels),
+        model=classifier(options.architecture, options.activation, data.num_classes, shape),
+        described={"num_classes": data.num_classes, "image_shape": shape},
+        fingerprint=datasets.fingerprint(data.train_images, data.train_labels),
+        spent=Ledger(),
+    )
+
+
+def _under_relation(spent: Ledger, options: TrainOptions) -> Ledger:
+    """What preparing the data cost, under the relation that the run is accounted under.
+
+    A Gaussian release costs a blanked record what it costs an added one; under replace-one dp-accounting doubles it.
+    """
+    return replace(spent, adjacency=options.adjacency or usual_adjacency(options.sampling))
+
+
+def _early_stopping(patience: int, made: int, asked: int) -> str:
+    """What a statement says of it."""
+    return (
+        f"The run ended after {made} of {asked} steps, or would have ended, when the loss on examples held back had not improved "
+        f"for {patience} epochs. Epsilon is that of all {asked} steps, since when it ended depended on what was seen. The examples "
+        "held back are not among those it protects: they chose the end."
+    )
+
+
+def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: Ledger) -> dict[str, Any]:
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
     return {
         "options": _options.to_dict(options),
         "plan": {**asdict(plan), "run": _fields(plan.run) if plan.run else None},
         "spent_before": spent_before.to_dict(),
-        "model": {"num_classes": data.num_classes, "image_shape": data.train_images.shape[1:]},
-        "data_fingerprint": fingerprint,
+        "model": problem.described,
+        "data_fingerprint": problem.fingerprint,
         "versions": versions,
     }
 

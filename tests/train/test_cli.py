@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import refused
 
 import jaxdp
 from jaxdp import cli, data
@@ -22,17 +23,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     options += ["--delta", "1e-3", "--target-epsilon", "3", "--seed", "1"]
     cli.main([*options, "--output", str(folder)])
     return folder, options
-
-
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line in which the command refuses."""
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(arguments)
-    captured = capsys.readouterr()
-    assert exit_.value.code == 2
-    assert captured.err.startswith("jaxdp: error: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
 
 
 def test_a_run_leaves_its_folder(small: tuple[Path, list[str]]) -> None:

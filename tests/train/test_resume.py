@@ -1,6 +1,5 @@
 """A run that dies loses nothing: killed, damaged or interrupted, it resumes to the result of one that never stopped."""
 
-import json
 import os
 import random
 import shutil
@@ -11,14 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
 import pytest
+from command import interrupt_at_epoch_of, result
 
 import jaxdp
 from jaxdp import cli
 from jaxdp.train import _loop
-from jaxdp.train._folder import RunFolder
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
 EPOCHS = 6
@@ -31,14 +28,6 @@ def options(epochs: int = EPOCHS, model: str = "cnn") -> list[str]:
     return [*chosen, "--delta", "1e-3", "--seed", "7", "--opt", "adam"]
 
 
-def result(folder: Path) -> tuple[list[bytes], list[dict[str, Any]], dict[str, Any]]:
-    """What must be the same: the parameters' bits, the metrics but for times, the ledger and the epsilon."""
-    run = jaxdp.load_run(folder)
-    params = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(run.params)]
-    metrics = [{k: v for k, v in line.items() if k not in ("seconds", "steps_per_second")} for line in run.metrics]
-    return params, metrics, json.loads((folder / "statement.json").read_text())
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
@@ -48,18 +37,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def interrupt_at_epoch(epoch: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Start a run and break it off when it is about to record an epoch."""
-    record = RunFolder.add_metrics
-
-    def record_or_break_off(self: RunFolder, line: dict[str, Any]) -> None:
-        if line["epoch"] == epoch:
-            raise KeyboardInterrupt
-        record(self, line)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "add_metrics", record_or_break_off)
-        with pytest.raises(SystemExit) as exit_:
-            cli.main([*options(), "--output", str(folder)])
-    assert exit_.value.code == 130
+    interrupt_at_epoch_of(options(), epoch, folder, monkeypatch)
 
 
 def damage(checkpoint: Path, how: str = "a flipped byte") -> None:

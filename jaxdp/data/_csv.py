@@ -1,0 +1,158 @@
+"""CSV files with an id column, numbers and declared categories, read with errors that name the row and the column."""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from .._errors import UsageError
+
+_ROWS_AT_ONCE = 1000
+
+
+class Columns(NamedTuple):
+    """A CSV file's content.
+
+    Attributes:
+        ids: the first column, one for each row, all different.
+        names: of the columns of `values`; a category's is "column=value".
+        values: float32 [rows, columns]; an empty cell is NaN, a category's is 1 where a row has it and 0 elsewhere.
+        coded: whether a column is a category's.
+    """
+
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    values: Float[np.ndarray, "rows columns"]
+    coded: tuple[bool, ...]
+
+
+def header_of(path: Path) -> list[str]:
+    """The names of a file's columns, the ids' first; raises `UsageError` where it can't be read or names one twice."""
+    with _rows(path) as rows:
+        return next(iter(rows))
+
+
+def read_columns(
+    path: Path, chosen: Sequence[str] | None = None, categories: Mapping[str, Sequence[str]] | None = None
+) -> Columns:
+    """Read a CSV file whose first column holds ids.
+
+    Args:
+        path: the file; its first line names the columns.
+        chosen: columns to read, in this order; by default all but the ids.
+        categories: the values that a column of text can have, by column; public knowledge, never read off the data.
+
+    Returns:
+        Its `Columns`.
+
+    Raises:
+        UsageError: for a file that is missing or empty, a column that isn't there, an id that comes twice, rows of another
+            length, and cells that are neither a finite number nor one of the column's categories, with row and column.
+    """
+    categories = categories or {}
+    with _rows(path) as rows:
+        header = next(iter(rows))
+        names = header[1:] if chosen is None else list(chosen)
+        if missing := [name for name in names if name not in header[1:]]:
+            raise UsageError(f"{path} has no column {', '.join(missing[:5])}; it has {', '.join(header[1:6])}, ...")
+        places = [header.index(name) for name in names]
+        ids, parts, chunk = [], [], []
+        for number, row in enumerate(rows, start=2):
+            if len(row) != len(header):
+                raise UsageError(f"{path}, line {number}: {len(row)} cells where the first line has {len(header)}")
+            ids.append(row[0])
+            chunk.append([row[place] for place in places])
+            if len(chunk) == _ROWS_AT_ONCE:
+                parts.append(_parsed(path, names, chunk, number, categories))
+                chunk = []
+        parts.append(_parsed(path, names, chunk, len(ids) + 1, categories))
+    if not ids:
+        raise UsageError(f"{path} has a first line and no rows")
+    if len(set(ids)) != len(ids):
+        again = next(name for i, name in enumerate(ids) if name in ids[:i])
+        raise UsageError(f"{path} has the id {again!r} twice: each row must be a record of its own")
+    pairs = [
+        (f"{name}={value}" if value else name, bool(value)) for name in names for value in categories.get(name, ("",))
+    ]
+    return Columns(
+        tuple(ids), tuple(name for name, _ in pairs), np.concatenate(parts), tuple(is_coded for _, is_coded in pairs)
+    )
+
+
+class _rows:
+    """A file's rows as lists of text, the first line's names first."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> Iterator[list[str]]:
+        try:
+            self._file = self._path.open(newline="", encoding="utf-8-sig")
+        except OSError as error:
+            raise UsageError(f"{self._path} can't be read ({error.strerror}): give a CSV file") from error
+        rows = csv.reader(self._file)
+        header = next(rows, [])
+        if len(header) < 2:
+            self._file.close()
+            raise UsageError(f"{self._path} has fewer than two columns in its first line: ids and a value are needed")
+        if len(set(header)) != len(header):
+            self._file.close()
+            raise UsageError(f"{self._path} names a column twice in its first line")
+        return _chain(header, rows)
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+
+def _chain(header: list[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:
+    yield header
+    yield from rows
+
+
+def _parsed(
+    path: Path, names: list[str], rows: list[list[str]], last_line: int, categories: Mapping[str, Sequence[str]]
+) -> np.ndarray:
+    """Some rows as numbers: float32 [rows, columns]."""
+    first_line = last_line - len(rows) + 1
+    columns = []
+    for name, cells in zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True):
+        if name in categories:
+            columns += _coded(path, name, cells, first_line, categories[name])
+        else:
+            columns.append(_numbers(path, name, cells, first_line))
+    return np.stack(columns, axis=1).astype(np.float32) if columns else np.zeros((len(rows), 0), np.float32)
+
+
+def _coded(path: Path, name: str, cells: Sequence[str], first_line: int, known: Sequence[str]) -> list[np.ndarray]:
+    for i, cell in enumerate(cells):
+        if cell not in known:
+            raise UsageError(
+                f"{path}, line {first_line + i}, column {name}: {cell!r} is not among its categories ({', '.join(known)}): "
+                f"declare it by --categories {name}={','.join([*known, cell])}"
+            )
+    array = np.array(cells)
+    return [(array == value).astype(np.float64) for value in known]
+
+
+def _numbers(path: Path, name: str, cells: Sequence[str], first_line: int) -> np.ndarray:
+    try:
+        numbers = np.array([cell or "nan" for cell in cells]).astype(np.float64) if cells else np.zeros(0)
+        if not np.isinf(numbers).any():
+            return numbers
+    except ValueError:
+        pass
+    line, cell = next((first_line + i, cell) for i, cell in enumerate(cells) if not _is_finite_or_missing(cell))
+    raise UsageError(
+        f"{path}, line {line}, column {name}: {cell!r} is not a finite number; leave it empty if it is missing, or declare the "
+        f"column's categories by --categories {name}=..."
+    )
+
+
+def _is_finite_or_missing(cell: str) -> bool:
+    try:
+        return not cell or not np.isinf(float(cell))
+    except ValueError:
+        return False

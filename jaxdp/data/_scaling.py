@@ -1,0 +1,126 @@
+r"""Bounds by which columns are scaled: given by the user as public knowledge, or estimated under noise that is accounted.
+
+A column's values are clamped to its bounds and mapped to [-1, 1]. Bounds read off the data would depend on single records: the
+largest value is somebody's.
+"""
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from .._errors import UsageError
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+_POWERS = np.arange(-10, 21)  # magnitudes that bounds are looked for among: 2^-10 to 2^20
+_SHARE = 0.01  # of the records, from which a magnitude counts
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The least and the largest that each column's values can be.
+
+    Attributes:
+        lower: float64 [columns].
+        upper: float64 [columns].
+    """
+
+    lower: Float[np.ndarray, " columns"]
+    upper: Float[np.ndarray, " columns"]
+
+    def scaled(self, values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
+        """Values clamped and mapped to [-1, 1], in float32; NaN stays NaN."""
+        middle, half = (self.upper + self.lower) / 2, (self.upper - self.lower) / 2
+        return ((values - middle) / half).clip(-1, 1).astype(np.float32)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists, for JSON."""
+        return {"lower": self.lower.tolist(), "upper": self.upper.tolist()}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> "Bounds":
+        """The inverse of `to_dict`."""
+        return cls(np.array(stored["lower"], np.float64), np.array(stored["upper"], np.float64))
+
+
+def same_bounds(lower: float, upper: float, columns: int) -> Bounds:
+    """The same bounds for every column.
+
+    Raises:
+        UsageError: for bounds that aren't finite and in order.
+    """
+    if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
+        raise UsageError(f"--bounds={lower} {upper} must be finite, the lower one first: such as -10 10")
+    return Bounds(np.full(columns, lower, np.float64), np.full(columns, upper, np.float64))
+
+
+def read_bounds(path: Path, names: tuple[str, ...]) -> Bounds:
+    """Bounds from a CSV file with the columns name, lower, upper.
+
+    Raises:
+        UsageError: for a file that can't be read, a column without bounds, or bounds that aren't finite and in order.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = {row["name"]: (float(row["lower"]), float(row["upper"])) for row in csv.DictReader(file)}
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"--bounds-file={path} can't be read ({error!r}): give a CSV file with the columns name, lower, upper"
+        ) from error
+    if missing := [name for name in names if name not in rows]:
+        raise UsageError(
+            f"--bounds-file={path} has no bounds for {', '.join(missing[:5])}: give a line for each column"
+        )
+    lower, upper = np.array([rows[name] for name in names], np.float64).reshape(-1, 2).T
+    wrong = np.flatnonzero(~(np.isfinite(lower) & np.isfinite(upper) & (lower < upper)))
+    if len(wrong):
+        name = names[wrong[0]]
+        raise UsageError(
+            f"--bounds-file={path}: {name} lies from {lower[wrong[0]]} to {upper[wrong[0]]}: give finite bounds in order"
+        )
+    return Bounds(lower, upper)
+
+
+def estimated_bounds(
+    values: Float[np.ndarray, "rows columns"], noise_multiplier: float, key: Key[Array, ""]
+) -> tuple[Bounds, "DpEvent"]:
+    r"""Bounds ±2^k for each column, the largest magnitude that 1 % of its values or more have, from noisy counts.
+
+    Each record adds 1 to one count of each column, so that the L2 sensitivity of all d columns' counts is \(\sqrt d\).
+
+    Args:
+        values: float [rows, columns]; NaNs count as 0.
+        noise_multiplier: of the Gaussian mechanism that releases all counts together.
+        key: a scalar key, used here and nowhere else.
+
+    Returns:
+        The bounds, and the event of estimating them.
+
+    Raises:
+        UsageError: where there are too few rows for so many columns under that noise.
+    """
+    from ..mechanisms import Gaussian
+
+    rows, columns = values.shape
+    counted = (columns, len(_POWERS))
+    noise = Gaussian(noise_multiplier=noise_multiplier, sensitivity=math.sqrt(columns), shape=counted, integers=True)
+    if 40 * noise.scale > rows:
+        raise UsageError(
+            f"--bounds-noise={noise_multiplier} on {columns} columns is noise of {noise.scale:.0f} on counts of {rows} records, "
+            "too much to tell magnitudes: give --bounds, or fewer --columns"
+        )
+    magnitudes = np.ceil(np.log2(np.maximum(np.abs(np.nan_to_num(values)), 2.0 ** _POWERS[0]))).astype(np.int64)
+    places = (magnitudes - _POWERS[0]).clip(0, len(_POWERS) - 1)
+    counts = np.stack([np.bincount(places[:, column], minlength=len(_POWERS)) for column in range(columns)])
+    noisy = np.asarray(noise(counts, key=key), np.float64)
+    significant = np.where(noisy > max(_SHARE * rows, 4 * noise.scale), noisy, 0)  # of the others, noise is most
+    last = len(_POWERS) - 1 - (significant[:, ::-1] > 0).argmax(axis=1)
+    largest = np.where(significant.any(axis=1), last, 0)
+    upper = 2.0 ** _POWERS[largest]
+    return Bounds(-upper, upper), noise.event

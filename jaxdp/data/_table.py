@@ -1,0 +1,182 @@
+"""Tables: features and binary targets from CSV files, encoded by public rules alone.
+
+Numbers are scaled by bounds (`_scaling`), text is coded by declared categories (`_csv`), and what is missing is refused or put
+in the middle. The `Encoding` that did so is kept with a trained model, and encodes what it is to predict.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, UInt8
+
+from .._errors import UsageError
+from ._csv import Columns, header_of, read_columns
+from ._scaling import Bounds
+
+MOA_CATEGORIES = ("cp_type=trt_cp,ctl_vehicle", "cp_time=24,48,72", "cp_dose=D1,D2")  # of the drug-response competition
+
+
+class Table(NamedTuple):
+    """Records with features and targets.
+
+    Attributes:
+        ids: one for each row.
+        features: float32 [rows, features], in [-1, 1], or 0 and 1 for a category.
+        targets: uint8 [rows, targets], 0 or 1.
+        target_names: of the targets' columns.
+    """
+
+    ids: tuple[str, ...]
+    features: Float32[np.ndarray, "rows features"]
+    targets: UInt8[np.ndarray, "rows targets"]
+    target_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How features of a CSV file become numbers: nothing of it is computed from the data in silence.
+
+    Attributes:
+        columns: of the file, in order.
+        categories: what a column of text can hold.
+        missing: "refuse", or "middle" for a missing number in the middle of its bounds.
+        bounds: of the numeric columns, in order.
+    """
+
+    columns: tuple[str, ...]
+    categories: dict[str, tuple[str, ...]]
+    missing: str
+    bounds: Bounds
+
+    def read(self, path: Path) -> tuple[tuple[str, ...], Float32[np.ndarray, "rows features"]]:
+        """Ids and encoded features of a file; raises `UsageError` as `read_columns` does, and for what is missing."""
+        raw = read_columns(path, self.columns, self.categories)
+        return raw.ids, self.encoded(path, raw)
+
+    def encoded(self, path: Path, raw: Columns) -> Float32[np.ndarray, "rows features"]:
+        """The features of columns that were read from `path`."""
+        _check_missing(path, raw, self.missing)
+        features = raw.values.copy()
+        numeric = ~np.array(raw.coded, bool)
+        features[:, numeric] = np.nan_to_num(self.bounds.scaled(raw.values[:, numeric]))
+        return features
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {**vars(self), "bounds": self.bounds.to_dict()}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, Any]) -> "Encoding":
+        """The inverse of `to_dict`."""
+        categories = {name: tuple(values) for name, values in stored["categories"].items()}
+        return cls(tuple(stored["columns"]), categories, stored["missing"], Bounds.from_dict(stored["bounds"]))
+
+
+def chosen_columns(path: Path, listed: Path | None) -> tuple[str, ...]:
+    """The columns of a file of features to use: all, or those in a file of names or numbers, one a line.
+
+    Args:
+        path: the CSV file.
+        listed: names, or places counted from 0 among the columns behind the ids; None for all.
+
+    Raises:
+        UsageError: for a file that can't be read or lists nothing, and for columns that aren't there or come twice.
+    """
+    names = header_of(path)[1:]
+    if listed is None:
+        return tuple(names)
+    try:
+        entries = [line.strip() for line in listed.read_text().replace(",", "\n").splitlines() if line.strip()]
+    except OSError as error:
+        raise UsageError(
+            f"--columns={listed} can't be read ({error.strerror}): give a file of names or numbers"
+        ) from error
+    if not entries:
+        raise UsageError(f"--columns={listed} lists nothing: give names or numbers of columns, one a line")
+    found = []
+    for entry in entries:
+        at = int(entry) if entry.isdigit() and entry not in names else None
+        if (at is not None and at >= len(names)) or (at is None and entry not in names):
+            raise UsageError(
+                f"--columns={listed} lists {entry!r}, and {path} has {len(names)} columns behind its ids: {names[0]}, ..."
+            )
+        found.append(entry if at is None else names[at])
+    if len(set(found)) != len(found):
+        raise UsageError(f"--columns={listed} lists a column twice")
+    return tuple(found)
+
+
+def declared_categories(declared: Sequence[str], columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Categories by column from "column=value,value", for those columns that are used.
+
+    Raises:
+        UsageError: for text of another form, and for fewer than two values.
+    """
+    found = {}
+    for text in declared:
+        name, equals, values = text.partition("=")
+        if not equals or len(set(values.split(","))) < 2:
+            raise UsageError(f"--categories {text!r} is not of the form column=value,value: such as sex=f,m")
+        if name in columns:
+            found[name] = tuple(values.split(","))
+    return found
+
+
+def read_targets(path: Path, ids: tuple[str, ...]) -> tuple[UInt8[np.ndarray, "rows targets"], tuple[str, ...]]:
+    """Binary targets in the order of the features' ids.
+
+    Raises:
+        UsageError: as `read_columns` does; for ids that don't match, values other than 0 and 1, and more targets than rows.
+    """
+    raw = read_columns(path)
+    known = {name: place for place, name in enumerate(raw.ids)}
+    missing = [name for name in ids if name not in known]
+    if missing or len(ids) != len(known):
+        extra = sorted(set(known) - set(ids))
+        raise UsageError(
+            f"{path} has the targets of other records than the features: {len(missing)} ids of the features are missing there "
+            f"({', '.join(missing[:3]) or 'none'}), and {len(extra)} are there alone ({', '.join(extra[:3]) or 'none'})"
+        )
+    values = raw.values[[known[name] for name in ids]]
+    rows, columns = np.nonzero((values != 0) & (values != 1))
+    if len(rows):
+        raise UsageError(
+            f"{path}, id {ids[rows[0]]}, column {raw.names[columns[0]]}: {values[rows[0], columns[0]]:g} is not a binary target: "
+            "give 0 or 1"
+        )
+    if values.shape[1] > values.shape[0]:
+        raise UsageError(
+            f"{path} has {values.shape[1]} targets and {values.shape[0]} rows: give more rows than targets"
+        )
+    return values.astype(np.uint8), raw.names
+
+
+def refuse_constant(raw: Columns, path: Path) -> None:
+    """Refuse columns that hold one value alone: they carry nothing, and are mostly a mistake."""
+    same = [
+        name
+        for name, column, coded in zip(raw.names, raw.values.T, raw.coded, strict=True)
+        if not coded and _is_constant(column)
+    ]
+    if same:
+        raise UsageError(
+            f"{path}: {len(same)} columns hold one value alone ({', '.join(same[:5])}): leave them out by a list of the others "
+            "in --columns"
+        )
+
+
+def _is_constant(column: np.ndarray) -> bool:
+    present = column[~np.isnan(column)]
+    return len(present) == 0 or bool((present == present[0]).all())
+
+
+def _check_missing(path: Path, raw: Columns, missing: str) -> None:
+    rows, columns = np.nonzero(np.isnan(raw.values))
+    if len(rows) and missing == "refuse":
+        raise UsageError(
+            f"{path} has {len(rows)} missing numbers, the first at id {raw.ids[rows[0]]}, column {raw.names[columns[0]]}: choose "
+            "--missing middle to put them in the middle of their bounds, or fill them in"
+        )

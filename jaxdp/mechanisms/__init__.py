@@ -1,0 +1,20 @@
+"""The classic mechanisms, vectorised and compiled: what releases a number, a choice or an answer privately, without training.
+
+Each is a frozen description that knows its noise and its dp-accounting event, and is called with values and a key:
+
+    laplace = jaxdp.mechanisms.Laplace(epsilon=0.5, sensitivity=1)
+    count = laplace(exact_count, key=jaxdp.key_from_entropy())
+    ledger = ledger.add(laplace.event_of(exact_count), "a count")
+
+- `Laplace` and `Gaussian` add noise on a grid (`_grid`), so that the low bits of what is released say nothing.
+- `Exponential` and `ReportNoisyMax` choose a candidate by its score.
+- `RandomizedResponse` lets everyone answer for themselves, and estimates what the answers were.
+- `NoisyMean` and `NoisyHistogram` summarise records that are clamped to public bounds.
+
+Leading axes are independent releases, each of which costs the event once: `event_of` counts them.
+"""
+
+from ._additive import Gaussian as Gaussian, Laplace as Laplace
+from ._randomized_response import RandomizedResponse as RandomizedResponse
+from ._selection import Exponential as Exponential, ReportNoisyMax as ReportNoisyMax
+from ._statistics import NoisyHistogram as NoisyHistogram, NoisyMean as NoisyMean

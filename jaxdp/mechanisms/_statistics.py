@@ -1,0 +1,181 @@
+"""Summaries of records that are clamped to public bounds, so that what one of them can change is known."""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from .. import _checks
+from .._errors import UsageError
+from ._additive import Laplace
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyMean:
+    r"""The mean of records clamped to [lower, upper], by Laplace noise on their sum.
+
+    Each record, measured from the middle of the bounds, becomes a whole number of steps of their range: the sum is exact whatever
+    its order, and one record moves it by no more than half the range. The sum is divided by `num_records`, which is public;
+    dividing by the number found would tell it. A NaN counts as the middle.
+
+    Args:
+        epsilon: ε of one mean.
+        lower: the least that a record can be, known without looking at the data.
+        upper: the most.
+        num_records: how many records there are, as it may be told.
+        shape: of a record; () for numbers.
+
+    Raises:
+        UsageError: for bounds that aren't finite and in order, or too many records for sums in 32 bits.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> ages = np.arange(1000) % 80
+        >>> mean = NoisyMean(epsilon=1.0, lower=0, upper=120, num_records=1000)
+        >>> print(f"{float(mean(ages, key=jax.random.key(0))):.1f} of {ages.mean():.1f}")
+        38.8 of 38.7
+    """
+
+    epsilon: float
+    lower: float
+    upper: float
+    num_records: int
+    shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("lower", "upper"):
+            if not math.isfinite(_checks.real(name, getattr(self, name), "give a public bound of the records")):
+                raise UsageError(f"{name}={getattr(self, name)} is not finite: give a public bound of the records")
+        if not self.lower < self.upper:
+            raise UsageError(f"lower={self.lower} is not below upper={self.upper}: give the records' public bounds")
+        _checks.count("num_records", self.num_records, "give the number of records")
+        _checks.positive("epsilon", self.epsilon, "give the ε of one mean, such as 1.0")
+        if self.levels < 16:
+            raise UsageError(
+                f"{self.num_records} records of {math.prod(self.shape)} numbers at epsilon={self.epsilon} leave {self.levels} "
+                "levels for half a range, too few: give fewer numbers or a larger epsilon"
+            )
+
+    @property
+    def levels(self) -> int:
+        """Into how many steps half the range is divided: a power of two."""
+        of_sums = 28 - math.ceil(math.log2(self.num_records))
+        of_noise = math.floor(23 - math.log2(math.prod(self.shape) / self.epsilon))
+        return 2 ** max(0, min(15, of_sums, of_noise))
+
+    @property
+    def noise(self) -> Laplace:
+        """The mechanism that releases the sum, in steps."""
+        sensitivity = self.levels * math.prod(self.shape)
+        return Laplace(epsilon=self.epsilon, sensitivity=sensitivity, shape=self.shape, integers=True)
+
+    @property
+    def event(self) -> "DpEvent":
+        """dp-accounting's event of one mean."""
+        return self.noise.event
+
+    def __call__(self, records: Any, *, key: Key[Array, ""]) -> Float[Array, "..."]:
+        """The noisy mean.
+
+        Args:
+            records: [n, *shape], numbers; n may differ from `num_records`, by which the sum is divided all the same.
+            key: a scalar key, used here and nowhere else.
+
+        Returns:
+            float32 [*shape].
+
+        Raises:
+            UsageError: for another shape, and for twice as many records as told or more.
+        """
+        _checks.key(key)
+        found = np.shape(records)
+        if not found or found[1:] != self.shape:
+            raise UsageError(f"records have shape {found}: give [n, *shape] with shape={self.shape}")
+        if found[0] > 2 * self.num_records:
+            raise UsageError(
+                f"there are {found[0]} records, more than twice num_records={self.num_records}: give their number"
+            )
+        half = (self.upper - self.lower) / 2
+        noisy = self.noise(_sum(self, jnp.asarray(records, jnp.float32)), key=key)
+        return noisy * jnp.float32(half / self.levels / self.num_records) + jnp.float32(self.lower + half)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyHistogram:
+    r"""How many records lie in each bin, by Laplace noise on the counts.
+
+    Bin j holds the records in [edge j, edge j + 1); the last one holds its upper edge, too. Records beyond the outer edges are
+    clamped to them, NaNs to the first. Counts can come out fractional or below zero: rounding or clamping them is up to you, and
+    costs nothing.
+
+    Args:
+        epsilon: ε of one histogram.
+        edges: of the bins, in order, known without looking at the data.
+
+    Raises:
+        UsageError: for fewer than two edges, or edges that aren't finite and in order.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> histogram = NoisyHistogram(epsilon=1.0, edges=(0, 18, 65, 120))
+        >>> counts = histogram(np.arange(1000) % 80, key=jax.random.key(0))
+        >>> [round(float(count)) for count in counts]
+        [232, 588, 180]
+    """
+
+    epsilon: float
+    edges: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        edges = np.asarray(self.edges, np.float64)
+        if edges.ndim != 1 or len(edges) < 2 or not np.isfinite(edges).all() or not (np.diff(edges) > 0).all():
+            raise UsageError(f"edges={self.edges} must be two finite numbers or more, each above the one before")
+        _checks.positive("epsilon", self.epsilon, "give the ε of one histogram, such as 1.0")
+
+    @property
+    def noise(self) -> Laplace:
+        """The mechanism that releases the counts: a record is in one bin, so that their L1 sensitivity is 1."""
+        return Laplace(epsilon=self.epsilon, sensitivity=1, shape=(len(self.edges) - 1,), integers=True)
+
+    @property
+    def event(self) -> "DpEvent":
+        """dp-accounting's event of one histogram."""
+        return self.noise.event
+
+    def __call__(self, records: Any, *, key: Key[Array, ""]) -> Float[Array, " bins"]:
+        """The noisy counts.
+
+        Args:
+            records: [n], numbers.
+            key: a scalar key, used here and nowhere else.
+
+        Returns:
+            float32 [bins].
+        """
+        _checks.key(key)
+        if np.ndim(records) != 1:
+            raise UsageError(f"records have shape {np.shape(records)}: give [n], one number for each")
+        return self.noise(_counts(self, jnp.asarray(records, jnp.float32)), key=key)
+
+
+@partial(jax.jit, static_argnums=0)
+def _sum(mean: NoisyMean, records: jax.Array) -> jax.Array:
+    middle, half = (mean.upper + mean.lower) / 2, (mean.upper - mean.lower) / 2
+    steps = jnp.round((records - jnp.float32(middle)) * jnp.float32(mean.levels / half))
+    clamped = jnp.clip(jnp.where(jnp.isnan(steps), 0, steps), -mean.levels, mean.levels)
+    return clamped.astype(jnp.int32).sum(axis=0)
+
+
+@partial(jax.jit, static_argnums=0)
+def _counts(histogram: NoisyHistogram, records: jax.Array) -> jax.Array:
+    inner = jnp.asarray(histogram.edges[1:-1], jnp.float32)
+    bins = jnp.where(jnp.isnan(records), 0, jnp.searchsorted(inner, records, side="right"))
+    return jnp.zeros(len(histogram.edges) - 1, jnp.int32).at[bins].add(1)

@@ -1,0 +1,118 @@
+"""K-fold evaluation: K models, each on the records that the others' parts leave, and what all of them cost together."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from ..accounting import Ledger, rounded_up
+from ._finished import FinishedRun
+from ._folder import RunFolder, new_path
+from ._options import TrainOptions
+from ._report import two_columns
+from ._train import read_ledger, train
+
+
+@dataclass(frozen=True)
+class Folds:
+    """What a K-fold evaluation found.
+
+    Attributes:
+        runs: the K finished runs.
+        test_loss: mean of their losses on the records that they hadn't seen.
+        test_accuracy: the same of accuracies.
+        epsilon: what all K models cost a record together; None without privacy.
+        statement: the same in words; None without privacy.
+    """
+
+    runs: tuple[FinishedRun, ...]
+    test_loss: float
+    test_accuracy: float
+    epsilon: float | None
+    statement: str | None
+
+
+def train_folds(options: TrainOptions, console: Console | None = None) -> Folds:
+    """Train and evaluate `options.folds` models, each in a folder of its own; those that are finished there are left as they are.
+
+    Args:
+        options: with `folds`, and without `fold`; `output`, or `resume`, is the folder that holds all.
+        console: where progress and results are shown; by default standard output.
+
+    Returns:
+        The `Folds`, also written to folds.json.
+
+    Raises:
+        UsageError: as `train` does.
+    """
+    options.check()
+    assert options.folds is not None
+    console = console or Console()
+    path = options.resume or options.output or new_path(f"{options.dataset}-{options.architecture}")
+    runs = []
+    for fold in range(1, options.folds + 1):
+        console.print(f"fold {fold} of {options.folds}", highlight=False)
+        folder = path / f"fold-{fold}"
+        begun = (folder / "config.json").exists()
+        runs.append(train(replace(options, fold=fold, output=folder, resume=folder if begun else None), console))
+    folds = _put_together(options, tuple(runs))
+    _write(path, options, folds)
+    console.print(two_columns(f"jaxdp: {options.folds} folds of {_summary(runs[0])['dataset']}", _rows(folds)))
+    if folds.statement is not None:
+        console.print(folds.statement, highlight=False, soft_wrap=True)
+    return folds
+
+
+def _put_together(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> Folds:
+    of_runs = {name: [_summary(run)[name] for run in runs] for name in ("test_loss", "test_accuracy")}
+    epsilon, statement = None, None
+    if options.dp:
+        epsilon = _cost(options, runs)
+        statement = (
+            f"Each of the {len(runs)} models was trained without one part of the records, so that every record was used by "
+            f"{len(runs) - 1} of them. Whoever sees all {len(runs)} models learns of a record at most what ε = {rounded_up(epsilon)} "
+            f"at δ = {options.delta:g} allows; of one model alone, what its own statement says. The losses and accuracies are "
+            "computed on records without noise: they are not covered."
+        )
+    return Folds(
+        runs, float(np.mean(of_runs["test_loss"])), float(np.mean(of_runs["test_accuracy"])), epsilon, statement
+    )
+
+
+def _cost(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> float:
+    """ε of what was spent before and of the models that a record takes part in, whichever of them it is left out of."""
+    before = read_ledger(options.ledger)
+    ledgers = [Ledger.from_dict(RunFolder(run.path).read_json("statement.json")["ledger"]) for run in runs]
+    own = [replace(ledger, entries=ledger.entries[len(before.entries) :]) for ledger in ledgers]
+    totals = []
+    for left_out in range(len(own)):
+        used = before
+        for ledger in (*own[:left_out], *own[left_out + 1 :]):
+            used = used.extend(ledger)
+        totals.append(used.total(delta=options.delta).epsilon)
+    return max(totals)
+
+
+def _summary(run: FinishedRun) -> dict[str, Any]:
+    assert run.summary is not None
+    return run.summary
+
+
+def _rows(folds: Folds) -> list[tuple[str, str]]:
+    losses = [_summary(run)["test_loss"] for run in folds.runs]
+    rows = [
+        ("test loss", f"{folds.test_loss:.5f}, from {min(losses):.5f} to {max(losses):.5f}"),
+        ("test accuracy", f"{folds.test_accuracy:.2%}"),
+    ]
+    if folds.epsilon is not None:
+        rows.append(("ε of all models", f"{folds.epsilon:.5f}"))
+    return rows
+
+
+def _write(path: Path, options: TrainOptions, folds: Folds) -> None:
+    fields = ("test_loss", "test_accuracy", "epsilon", "statement")
+    content = {name: getattr(folds, name) for name in fields} | {"delta": options.delta if options.dp else None}
+    content["folds"] = [_summary(run) for run in folds.runs]
+    RunFolder(path).write_json("folds.json", content)

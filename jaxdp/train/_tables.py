@@ -1,0 +1,107 @@
+"""The problem that a table poses: which records to train on, how they are encoded, and what encoding them cost."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import data as datasets
+from .._errors import UsageError
+from ..accounting import Ledger
+from ..noise import key_from_entropy
+from ._options import TrainOptions
+from ._problem import Classifier, Problem, classifier
+
+_HELD_BACK = 5  # by default a fifth of the records is
+_OF_BOUNDS = 2**31 - 3  # no key of a run is made with this number
+
+
+def table_problem(options: TrainOptions) -> Problem:
+    """Read and encode the files that the options name, and divide them into records to train and to evaluate on.
+
+    Raises:
+        UsageError: for files that can't be read, don't match or hold what they shouldn't.
+    """
+    assert options.features is not None
+    assert options.targets is not None
+    columns = datasets.chosen_columns(options.features, options.columns)
+    categories = datasets.declared_categories(options.categories, columns)
+    raw = datasets.read_columns(options.features, columns, categories)
+    datasets.refuse_constant(raw, options.features)
+    targets, names = datasets.read_targets(options.targets, raw.ids)
+    train, test = _divided(raw.ids, options)
+    bounds, ledger = _bounds(options, raw, train)
+    encoding = datasets.Encoding(columns, categories, options.missing, bounds)
+    features = encoding.encoded(options.features, raw)
+    described = {
+        "encoding": encoding.to_dict(),
+        "id": datasets.header_of(options.features)[0],
+        "targets": names,
+        "features": features.shape[1],
+    }
+    return Problem(
+        name=options.features.stem,
+        train=(features[train], targets[train]),
+        test=(features[test], targets[test]),
+        model=table_model(options, described),
+        described=described,
+        fingerprint=datasets.fingerprint(
+            raw.values, targets, train
+        ),  # bounds that are estimated differ from run to run
+        spent=ledger,
+    )
+
+
+def table_model(options: TrainOptions, described: dict[str, Any]) -> Classifier:
+    """The model of a table, as its run's config describes it."""
+    return classifier(
+        "dense",
+        options.activation,
+        len(described["targets"]),
+        (described["features"],),
+        hidden=tuple(options.hidden),
+        dtype=jnp.bfloat16 if options.precision == "bf16" else jnp.float32,
+    )
+
+
+def _divided(ids: tuple[str, ...], options: TrainOptions) -> tuple[np.ndarray, np.ndarray]:
+    """The places of the records to train on, and of the others.
+
+    Where a record goes follows from its own id alone: one record more or less moves no other, so that the parts of neighbouring
+    data sets are neighbours, too.
+    """
+    folds, fold = options.folds or _HELD_BACK, options.fold or 1
+    numbers = (int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) for name in ids)
+    held_back = np.array([number % folds == fold - 1 for number in numbers])
+    train, test = np.flatnonzero(~held_back), np.flatnonzero(held_back)
+    if not len(train) or not len(test):
+        raise UsageError(
+            f"{len(ids)} records are too few: {len(train)} would be left to train on, and {len(test)} to evaluate on; give "
+            "fewer --folds, or more records"
+        )
+    return train, test
+
+
+def _bounds(options: TrainOptions, raw: datasets.Columns, train: np.ndarray) -> tuple[datasets.Bounds, Ledger]:
+    """The numeric columns' bounds, and what they cost."""
+    numeric = ~np.array(raw.coded, bool)
+    names = tuple(name for name, is_number in zip(raw.names, numeric, strict=True) if is_number)
+    if options.bounds is not None:
+        return datasets.same_bounds(*options.bounds, len(names)), Ledger()
+    if options.bounds_file is not None:
+        return datasets.read_bounds(options.bounds_file, names), Ledger()
+    assert options.bounds_noise is not None
+    if options.resume is not None:  # what was released stays as it was: another draw would cost again
+        return _released(options.resume)
+    key = key_from_entropy() if options.seed is None else jax.random.fold_in(jax.random.key(options.seed), _OF_BOUNDS)
+    bounds, event = datasets.estimated_bounds(raw.values[train][:, numeric], options.bounds_noise, key)
+    return bounds, Ledger().add(event, f"the bounds of {len(names)} columns")
+
+
+def _released(folder: Path) -> tuple[datasets.Bounds, Ledger]:
+    described = json.loads((folder / "config.json").read_text())["model"]
+    return datasets.Encoding.from_dict(described["encoding"]).bounds, Ledger()

@@ -1,0 +1,153 @@
+"""Laplace and Gaussian noise on a grid. Statistical tests fix their seeds; with others, one in 10,000 would alarm falsely."""
+
+import math
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from dp_accounting import get_epsilon_gaussian
+from hypothesis import given, settings, strategies as st
+
+import jaxdp
+from jaxdp.mechanisms import Gaussian, Laplace
+from jaxdp.mechanisms._grid import ROUNDING, digit_thresholds, discrete_laplace
+
+FALSE_ALARM = 1e-4
+DRAWS = 100_000
+
+
+@pytest.mark.parametrize("integers", [False, True])
+@pytest.mark.parametrize(("epsilon", "sensitivity"), [(0.5, 1.0), (2.0, 3.0)])
+def test_laplace_noise_follows_the_laplace_distribution(epsilon: float, sensitivity: float, integers: bool) -> None:
+    laplace = Laplace(epsilon=epsilon, sensitivity=sensitivity, integers=integers)
+    noise = np.asarray(laplace(jnp.full(DRAWS, 7), key=jax.random.key(0))) - 7
+    assert scipy.stats.kstest(noise, scipy.stats.laplace(scale=sensitivity / epsilon).cdf).pvalue > FALSE_ALARM
+
+
+def test_gaussian_noise_follows_the_normal_distribution() -> None:
+    gaussian = Gaussian(noise_multiplier=1.5, sensitivity=2.0)
+    noise = np.asarray(gaussian(jnp.full(DRAWS, 0.3), key=jax.random.key(0))) - 0.3
+    assert scipy.stats.kstest(noise, scipy.stats.norm(scale=3.0).cdf).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.3])
+def test_whole_noise_is_the_floor_of_laplace_noise(rate: float) -> None:
+    draws = np.asarray(discrete_laplace(jax.random.key(1), (DRAWS,), rate))
+    inner = np.arange(-12, 12)
+    found = [*(draws == step for step in inner), draws < inner[0], draws > inner[-1]]
+    cdf = scipy.stats.laplace(scale=1 / rate).cdf
+    expected = [*(cdf(inner + 1) - cdf(inner)), cdf(inner[0]), 1 - cdf(inner[-1] + 1)]
+    assert scipy.stats.chisquare([f.sum() for f in found], np.array(expected) * DRAWS).pvalue > FALSE_ALARM
+
+
+@settings(deadline=None)
+@given(st.floats(2**-17, 1), st.data())
+def test_no_step_of_the_noise_is_likelier_against_its_neighbours_than_epsilon_allows(
+    rate: float, data: st.DataObject
+) -> None:
+    probabilities = [Fraction(threshold, 2**64) for threshold in digit_thresholds(rate)]
+    longest = min(2 ** len(probabilities) - 1, int(20 / rate))
+    first, second = (data.draw(st.integers(0, longest)) for _ in range(2))
+    log = lambda z: sum(math.log(p if z >> i & 1 else 1 - p) for i, p in enumerate(probabilities))
+    assert abs(log(first) - log(second) - rate * (second - first)) <= ROUNDING
+
+
+def test_the_noise_reaches_forty_four_scales() -> None:
+    for rate in (1.0, 2**-10, 0.7 * 2**-17):
+        assert (2 ** len(digit_thresholds(rate)) - 1) * rate > 44
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.floats(-1e6, 1e6, width=32), st.floats(0.01, 10), st.floats(0.01, 100))
+def test_every_release_lies_on_the_grid_whatever_the_value(value: float, epsilon: float, sensitivity: float) -> None:
+    laplace = Laplace(epsilon=epsilon, sensitivity=sensitivity)
+    steps = np.float64(laplace(np.float32(value), key=jax.random.key(3))) / laplace.step
+    assert steps % 0.5 == 0
+    assert abs(steps) >= 2**23 or steps % 1 == 0.5
+    gaussian = Gaussian(noise_multiplier=epsilon, sensitivity=sensitivity)
+    assert np.float64(gaussian(np.float32(value), key=jax.random.key(3))) / gaussian.step % 1 == 0
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.floats(0.01, 10), st.floats(1e-3, 1e3), st.integers(1, 10_000))
+def test_the_noise_covers_the_rounding_of_every_value(epsilon: float, sensitivity: float, size: int) -> None:
+    laplace = Laplace(epsilon=epsilon, sensitivity=sensitivity, shape=(size,))
+    assert (sensitivity + size * laplace.step) / laplace.scale + ROUNDING <= epsilon * (1 + 1e-12)
+    gaussian = Gaussian(noise_multiplier=1 / epsilon, sensitivity=sensitivity, shape=(size,))
+    assert gaussian.scale / (sensitivity + math.sqrt(size) * gaussian.step) >= 1 / epsilon * (1 - 1e-12)
+
+
+def test_rounding_costs_little_noise() -> None:
+    assert Laplace(epsilon=1.0, sensitivity=2.0).scale < 2.01
+    assert Laplace(epsilon=1.0, sensitivity=2.0, shape=(100,)).scale < 2.02
+    assert Laplace(epsilon=1.0, sensitivity=2.0, shape=(100,), integers=True).scale < 2.001
+    assert Gaussian(noise_multiplier=1.0, sensitivity=2.0, shape=(1000,)).scale < 2.01
+
+
+def test_counts_are_released_exactly_but_for_the_noise() -> None:
+    for epsilon, largest in ((1.0, 2**20), (1e-4, 2**30)):
+        laplace = Laplace(epsilon=epsilon, sensitivity=1, integers=True)
+        same = [np.float64(laplace(value, key=jax.random.key(4))) - value for value in (0, 12_345, largest - 1)]
+        np.testing.assert_allclose(same, same[0], rtol=0, atol=largest * 2.0**-24)
+
+
+def test_calibrated_gaussian_noise_has_the_epsilon_that_was_asked_for() -> None:
+    gaussian = Gaussian.calibrated(epsilon=0.7, delta=1e-6, sensitivity=5.0)
+    assert 0.6999 < get_epsilon_gaussian(gaussian.noise_multiplier, 1e-6) <= 0.7
+
+
+def test_leading_axes_are_releases_that_the_ledger_counts() -> None:
+    laplace = Laplace(epsilon=0.1, sensitivity=1.0, shape=(3,))
+    assert laplace.event_of(np.zeros((2, 5, 3))) == laplace.event_of(np.zeros((10, 3)))
+    ledger = jaxdp.accounting.Ledger().add(laplace.event_of(np.zeros((10, 3))), "ten releases")
+    assert ledger.epsilon(delta=1e-9, accountant="pld").epsilon == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_mechanism_is_compiled_once_for_equal_descriptions() -> None:
+    from jaxdp.mechanisms._additive import _laplace
+
+    before = _laplace._cache_size()  # pyright: ignore[reportFunctionMemberAccess]
+    for seed in range(3):
+        Laplace(epsilon=0.123, sensitivity=1.0)(np.zeros(4), key=jax.random.key(seed))
+    assert _laplace._cache_size() == before + 1  # pyright: ignore[reportFunctionMemberAccess]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Laplace(epsilon=0.0, sensitivity=1), "epsilon=0.0"),
+        (lambda: Laplace(epsilon=1e-5, sensitivity=1), "below 1e-4"),
+        (lambda: Laplace(epsilon=math.inf, sensitivity=1), "epsilon=inf"),
+        (lambda: Laplace(epsilon=1.0, sensitivity=-1), "sensitivity=-1"),
+        (lambda: Laplace(epsilon=1.0, sensitivity=math.nan), "sensitivity is NaN"),
+        (lambda: Laplace(epsilon=1e-4, sensitivity=1e6, integers=True), "2^24"),
+        (lambda: Gaussian(noise_multiplier=0.0, sensitivity=1), "noise_multiplier=0.0"),
+        (lambda: Gaussian(noise_multiplier=1.0, sensitivity=0.0), "sensitivity=0.0"),
+        (lambda: Gaussian.calibrated(epsilon=1.0, delta=0.0, sensitivity=1), "delta=0.0"),
+    ],
+)
+def test_what_would_not_be_private_is_refused(make: object, said: str) -> None:
+    with pytest.raises(jaxdp.UsageError) as error:
+        make()  # pyright: ignore[reportCallIssue]
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (np.array([1.0, np.nan, np.inf]), "2 NaNs or infinities"),
+        (np.zeros((2, 4)), "shape (2, 4)"),
+    ],
+)
+def test_values_that_would_show_are_refused(values: np.ndarray, said: str) -> None:
+    with pytest.raises(jaxdp.UsageError) as error:
+        Laplace(epsilon=1.0, sensitivity=1.0, shape=(3,))(values, key=jax.random.key(0))
+    assert said in str(error.value)
+
+
+def test_integers_must_be_whole_numbers_by_type() -> None:
+    with pytest.raises(jaxdp.UsageError, match="whole numbers"):
+        Laplace(epsilon=1.0, sensitivity=1.0, integers=True)(1.0, key=jax.random.key(0))

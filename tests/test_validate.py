@@ -1,0 +1,97 @@
+"""What stands against private training is found, by its place in the model; and memory is told before a step is made."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+import jaxdp
+from jaxdp.models import CNN, MLP, Dense
+
+EXAMPLE = jax.ShapeDtypeStruct((4,), jnp.float32)
+
+
+class Block(nn.Module):
+    norm: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.norm(nn.Dense(8)(x))
+
+
+class Counter(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        seen = self.variable("memory", "sum", jnp.zeros, ())
+        seen.value += x.sum()
+        return nn.Dense(2)(x)
+
+
+class Net(nn.Module):
+    norm: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return nn.Dense(2)(Block(self.norm, name="encoder")(x))
+
+
+def test_batch_normalisation_is_named_by_its_path_with_a_substitute() -> None:
+    found = jaxdp.validate(Net(lambda x: nn.BatchNorm(use_running_average=False)(x)), EXAMPLE)
+    (obstacle,) = found.obstacles
+    assert obstacle.path == "encoder/BatchNorm_0"
+    with pytest.raises(jaxdp.UsageError, match=r"encoder/BatchNorm_0 .* use GroupNorm or LayerNorm"):
+        found.check()
+
+
+def test_other_state_is_named_by_its_layer() -> None:
+    (obstacle,) = jaxdp.validate(Block(Counter()), EXAMPLE).obstacles
+    assert obstacle.path == "norm"
+    assert "memory" in obstacle.kind
+
+
+def test_models_that_keep_nothing_pass() -> None:
+    for model, shape, dtype in (
+        (CNN(num_classes=10), (28, 28, 1), jnp.uint8),
+        (MLP(num_classes=10), (28, 28, 1), jnp.uint8),
+        (Dense(num_classes=5, hidden=(8,)), (4,), jnp.float32),
+    ):
+        jaxdp.validate(model, jax.ShapeDtypeStruct(shape, dtype), train=True).check()
+    jaxdp.validate(Block(nn.LayerNorm()), EXAMPLE).check()
+    assert "nothing" in str(jaxdp.validate(Block(nn.LayerNorm()), EXAMPLE))
+
+
+def test_nnx_models_are_looked_through_as_well() -> None:
+    class Model(nnx.Module):
+        def __init__(self) -> None:
+            rngs = nnx.Rngs(0)
+            self.dense, self.norm = nnx.Linear(4, 8, rngs=rngs), nnx.BatchNorm(8, rngs=rngs)
+
+    (obstacle,) = jaxdp.validate(Model()).obstacles
+    assert (obstacle.path, obstacle.kind) == ("norm", "BatchNorm")
+
+
+def test_what_is_no_flax_module_is_refused() -> None:
+    with pytest.raises(jaxdp.UsageError, match="function"):
+        jaxdp.validate(lambda x: x)
+
+
+def loss(params: Any, example: Any) -> jax.Array:
+    return jnp.sum(jnp.tanh(example @ params["a"]) @ params["b"])
+
+
+def test_memory_is_told_by_method_and_microbatch() -> None:
+    params = {"a": jax.ShapeDtypeStruct((64, 256), jnp.float32), "b": jax.ShapeDtypeStruct((256, 4), jnp.float32)}
+    batch = jax.ShapeDtypeStruct((32, 64), jnp.float32)
+    found = jaxdp.step_memory(loss, params, batch, methods=("ghost", "vmap"), microbatch_sizes=(32, 4))
+    ghost, ghost4, whole, part = (each.temporary_bytes for each in found)
+    assert whole > 32 * 4 * 64 * 256  # a gradient for each example
+    assert part < whole / 4
+    assert max(ghost, ghost4) < whole / 4
+    assert str(found[3]).startswith("vmap, microbatches of 4: ")
+    rows = jaxdp.largest_microbatch(loss, params, batch, budget_bytes=whole / 3, method="vmap")
+    assert rows in (4, 8)
+    with pytest.raises(jaxdp.UsageError, match="less than"):
+        jaxdp.largest_microbatch(loss, params, batch, budget_bytes=100, method="vmap")
