@@ -72,8 +72,8 @@ def _put_together(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> Folds
         epsilon = _cost(options, runs)
         statement = (
             f"Each of the {len(runs)} models was trained without one part of the records, so that every record was used by "
-            f"{len(runs) - 1} of them. Whoever sees all {len(runs)} models learns of a record at most what ε = {rounded_up(epsilon)} "
-            f"at δ = {options.delta:g} allows; of one model alone, what its own statement says. The losses and accuracies are "
+            f"{len(runs) - 1} of them. Whoever sees all models learns of a record at most what ε = {rounded_up(epsilon)} at δ = "
+            f"{options.delta:g} allows; of one model alone, what its own statement says. The losses and accuracies are "
             "computed on records without noise: they are not covered."
         )
     return Folds(

@@ -295,8 +295,8 @@ def _early_stopping(patience: int, made: int, asked: int) -> str:
     """What a statement says of it."""
     return (
         f"The run ended after {made} of {asked} steps, or would have ended, when the loss on examples held back had not improved "
-        f"for {patience} epochs. Epsilon is that of all {asked} steps, since when it ended depended on what was seen. The examples "
-        "held back are not among those it protects: they chose the end."
+        f"for {patience} epochs. Epsilon is that of all {asked} steps, since when it ended depended on what was seen. The "
+        "examples held back are not among those it protects: they chose the end."
     )
 
 

@@ -17,73 +17,7 @@ from jaxdp.train import TrainOptions, train_folds
 BOUNDS = ("--bounds", "-10", "10")
 
 
-# The least and the largest of each feature, as the data set's own description has them.
-BREAST_CANCER_BOUNDS = (
-    [
-        "6.981",
-        "9.71",
-        "43.79",
-        "143.5",
-        "0.053",
-        "0.019",
-        "0",
-        "0",
-        "0.106",
-        "0.05",
-        "0.112",
-        "0.36",
-        "0.757",
-        "6.802",
-        "0.002",
-        "0.002",
-        "0",
-        "0",
-        "0.008",
-        "0.001",
-        "7.93",
-        "12.02",
-        "50.41",
-        "185.2",
-        "0.071",
-        "0.027",
-        "0",
-        "0",
-        "0.156",
-        "0.055",
-    ],
-    [
-        "28.11",
-        "39.28",
-        "188.5",
-        "2501",
-        "0.163",
-        "0.345",
-        "0.427",
-        "0.201",
-        "0.304",
-        "0.097",
-        "2.873",
-        "4.885",
-        "21.98",
-        "542.2",
-        "0.031",
-        "0.135",
-        "0.396",
-        "0.053",
-        "0.079",
-        "0.03",
-        "36.04",
-        "49.54",
-        "251.2",
-        "4254",
-        "0.223",
-        "1.058",
-        "1.252",
-        "0.291",
-        "0.664",
-        "0.208",
-    ],
-)
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 @pytest.fixture(scope="module")
@@ -309,12 +243,10 @@ def _breast_cancer(folder: Path, name: str) -> list[float]:
         csv.writer(file).writerows([["id", *names], *([i, *row] for i, row in enumerate(bunch.data))])
     with (folder / "targets.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["id", "benign"], *([i, label] for i, label in enumerate(bunch.target))])
-    with (folder / "bounds.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["name", "lower", "upper"], *zip(names, *BREAST_CANCER_BOUNDS, strict=True)])
     files = {
         "features": folder / "features.csv",
         "targets": folder / "targets.csv",
-        "bounds_file": folder / "bounds.csv",
+        "bounds_file": FIXTURES / "breast_cancer_bounds.csv",
     }
     how: dict[str, Any] = {"target_epsilon": 3.0, "delta": 1e-3} if name == "private" else {"dp": False}
     found = []
