@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 WORKLOADS = ("cnn", "mlp", "transformer-28", "tutorial-mlp", "lstm", "text", "wrn")
-_TUTORIALS = ("cnn", "tutorial-mlp")
+TUTORIALS = ("cnn", "tutorial-mlp")
 _BATCH_SIZES = {"transformer-28": 64, "lstm": 64, "wrn": 16}  # the others 256
 
 
@@ -38,7 +38,7 @@ class Library:
         usual = (*self.plain, *self.private)
         if workload == "cnn" and every:
             usual = (*usual, *self.plain_cnn, *self.private_cnn)
-        if workload in _TUTORIALS:
+        if workload in TUTORIALS:
             usual = (*usual, self.tutorial_mode(workload))
         whole = batch_size_of(workload)
         return tuple(dict.fromkeys(mode for mode in usual if mode != f"microbatch {whole}"))
@@ -53,8 +53,8 @@ class Library:
 
 
 FLAX = ", flax's layers"
-_MICROBATCHES = ("whole batch", "microbatch 1", "microbatch 16")
-_CNN = (f"whole batch{FLAX}", "microbatch 4", f"microbatch 1{FLAX}")
+_MICROBATCHES = ("microbatch 1", "microbatch 16", "whole batch")
+_CNN = (f"whole batch{FLAX}",)
 
 LIBRARIES = {
     library.name: library
@@ -65,7 +65,7 @@ LIBRARIES = {
         Library(
             "opacus",
             "hooks",
-            ("hooks", "ghost"),
+            ("ghost", "hooks"),
             ("plain",),
             ("functorch", "hooks, channels last", "ghost, channels last"),
         ),

@@ -33,7 +33,7 @@ import tyro
 from canonical import canonical
 from cells import Cell, Process
 from exact import Exact, difference, exact
-from libraries import LIBRARIES, WORKLOADS, Library, batch_size_of
+from libraries import LIBRARIES, TUTORIALS, WORKLOADS, Library, batch_size_of
 from peers.environments import UnavailableError, python_of
 from rich.console import Console
 from rich.markup import escape
@@ -117,16 +117,17 @@ class Comparison:
                 self.progress(f"{workload}, B {size}: {name}, {mode}")
                 cell = Cell(workload, size, name, mode, tolerance=tolerance)
                 cells.append(cell)
-                process = self._tried(cell, expected)
+                process = self._tried(cell, expected, _patience([c for c in cells if c.library == name]))
                 if process is not None:
                     _choose(chosen, process, LIBRARIES[name].tutorial_mode(workload))
         finalists = list(dict.fromkeys(chosen.values()))
-        for turn in range(self.options.rounds):
-            self.progress(f"{workload}, B {size}: round {turn + 1} of {self.options.rounds}")
+        rounds = self.options.rounds if size == batch_size_of(workload) else 1
+        for turn in range(rounds):
+            self.progress(f"{workload}, B {size}: round {turn + 1} of {rounds}")
             for process in finalists:
                 _take_turn(process)
         for process in finalists:
-            if epoch and not process.cell.problem:
+            if epoch and not process.cell.problem and not process.cell.is_plain:
                 self.progress(f"{workload}, B {size}: an epoch with {process.cell.library}, {process.cell.mode}")
                 process.time_epoch(_steps_of_an_epoch(process.cell))
             process.close()
@@ -157,12 +158,12 @@ class Comparison:
         process.close()
         return process.cell
 
-    def _tried(self, cell: Cell, expected: Exact) -> Process | None:
+    def _tried(self, cell: Cell, expected: Exact, give_up_seconds: float | None) -> Process | None:
         python = self.pythons[cell.library]
         if isinstance(python, UnavailableError):
             cell.problem, cell.reason = "not installed", str(python)
             return None
-        process = self._start(cell)
+        process = self._start(cell, give_up_seconds=give_up_seconds)
         if process.first_answer():
             cell.difference = difference(process.answer(), expected.plain if cell.is_plain else expected.clipped)
             if cell.difference <= cell.tolerance:
@@ -182,7 +183,7 @@ class Comparison:
         np.savez(self.room / "task.npz", inputs=inputs, labels=labels, **weights)
         return model
 
-    def _start(self, cell: Cell, limit: int | None = None) -> Process:
+    def _start(self, cell: Cell, limit: int | None = None, give_up_seconds: float | None = None) -> Process:
         options = self.options
         self.started += 1
         memory = options.memory * 2**30 or 0.75 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -196,6 +197,7 @@ class Comparison:
             "device": options.device,
             "precision": options.precision,
             "memory_limit": limit or (int(memory) if options.device == "cpu" else None),
+            "give_up_seconds": give_up_seconds,
             "arrays": str(self.room / "task.npz"),
             "mnist": str(self.mnist) if cell.workload == "cnn" else None,
             "answer": str(self.room / f"answer-{self.started}.npz"),
@@ -322,6 +324,16 @@ def _pythons(options: Options, console: Console) -> dict[str, Path | Unavailable
     return pythons
 
 
+def _patience(cells: list[Cell]) -> float | None:
+    """How long the first clipped sum of the last of a library's modes may take: four times as long as that of its quickest one.
+
+    None for the tutorials' models, where every mode is measured however slow it is.
+    """
+    quickest = min((c.first_seconds["clipped"] for c in cells if not c.is_plain and c.first_seconds), default=math.inf)
+    tutorials = cells[-1].workload in TUTORIALS
+    return None if tutorials or cells[-1].is_plain or quickest == math.inf else max(8.0, 4 * quickest)
+
+
 def _choose(chosen: dict[tuple[str, str], Process], process: Process, tutorial: str) -> None:
     """Keep the process if it is its library's fastest so far, private or plain, or its tutorials' mode; close what isn't."""
     cell = process.cell
@@ -351,9 +363,9 @@ def _steps_of_an_epoch(cell: Cell) -> int:
 
 
 def _fastest(cells: list[Cell], workload: str, library: Library) -> tuple[str, ...]:
-    """The modes that were its fastest before, private and plain, on a workload."""
+    """The modes that were its fastest before on a workload: private, and of jaxdp the plain one, too."""
     modes = []
-    for plain in (True, False):
+    for plain in (True, False) if library.name == "jaxdp" else (False,):
         own = [c for c in cells if (c.workload, c.library, c.is_plain) == (workload, library.name, plain) and c.seconds]
         if own:
             modes.append(min(own, key=lambda cell: cell.median("step")).mode)

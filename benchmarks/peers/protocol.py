@@ -33,6 +33,7 @@ class Task(NamedTuple):
         device: "cpu", "gpu" or "tpu".
         precision: of products: "float32", or "fast" for TF32 or bfloat16 where the device has them.
         memory_limit: bytes that the process may hold, or None.
+        give_up_seconds: how long the first clipped sum may take, compilation included, before the mode is given up; or None.
         weights: canonical arrays by name.
         inputs: the batch, float32 or, for tokens, int32.
         labels: its classes, int32.
@@ -49,6 +50,7 @@ class Task(NamedTuple):
     device: str
     precision: str
     memory_limit: int | None
+    give_up_seconds: float | None
     weights: dict[str, np.ndarray]
     inputs: np.ndarray
     labels: np.ndarray
@@ -132,6 +134,10 @@ def _answer(task: Task, build: Callable[[Task], Programs], versions: Any, say: C
     value = programs.clipped(inputs, labels)
     programs.wait(value)
     first = {"clipped": time.perf_counter() - started}
+    if task.give_up_seconds is not None and first["clipped"] > task.give_up_seconds:
+        reason = f"its first clipped gradient took {first['clipped']:.0f} s, far longer than another mode's"
+        say(problem="too slow", reason=reason)
+        return
     np.savez(task.answer, **programs.canonical(value))
     del value
     first["step"] = _seconds(calls["step"])

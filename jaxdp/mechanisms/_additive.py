@@ -19,7 +19,8 @@ from ._inputs import checked_values, leading
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-_SCALES_OF_INTEGERS = 2.0**-10, 2.0**24  # of noise on whole numbers
+_LEAST_ON_INTEGERS = 2.0**-10  # a scale of noise
+_MOST_ON_INTEGERS = {"Laplace": 2.0**24, "Gaussian": 2.0**20}  # a float32 draw times more would skip whole numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,14 +216,14 @@ def _sum_of_integers(values: jax.Array, noise: jax.Array, step: float, middle: f
 
 def _check_sensitivity(sensitivity: Any, norm: str) -> None:
     fix = f"give the {norm} distance by which adding or removing one record can move the values"
-    if not 1e-30 <= _checks.positive("sensitivity", sensitivity, fix) <= 1e30:
-        raise UsageError(f"sensitivity={sensitivity} must lie between 1e-30 and 1e30: {fix}")
+    if not 1e-20 <= _checks.positive("sensitivity", sensitivity, fix) <= 1e20:
+        raise UsageError(f"sensitivity={sensitivity} must lie between 1e-20 and 1e20: {fix}")
 
 
 def _check_scale(mechanism: Laplace | Gaussian) -> None:
-    smallest, largest = _SCALES_OF_INTEGERS
-    if mechanism.integers and not smallest <= mechanism.scale <= largest:
+    largest = _MOST_ON_INTEGERS[type(mechanism).__name__]
+    if mechanism.integers and not _LEAST_ON_INTEGERS <= mechanism.scale <= largest:
         raise UsageError(
-            f"{mechanism} has noise of scale {mechanism.scale:.3g}: for whole numbers it must lie between 2^-10 and 2^24; give "
-            "another sensitivity, or the values as floats"
+            f"{mechanism} has noise of scale {mechanism.scale:.3g}: for whole numbers it must lie between 2^-10 and "
+            f"2^{math.log2(largest):.0f}; give another sensitivity, or the values as floats"
         )
