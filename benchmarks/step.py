@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import optax
 import record
 import tyro
 from rich.console import Console
@@ -22,7 +23,7 @@ from rich.table import Table
 
 import jaxdp
 from jaxdp.train._plain_step import PlainStep
-from jaxdp.train._problem import classifier, optimizer
+from jaxdp.train._problem import classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def main(options: Options) -> None:
 
 def _plain(options: Options, arrays: Any) -> Variant:
     model = classifier(options.model, "tanh", 10, (28, 28, 1))
-    step = PlainStep(model.loss, optimizer("sgd", 0.1, 0.9), batch_size=options.batch_size, steps_per_epoch=100)
+    step = PlainStep(model.loss, optax.sgd(0.1, momentum=0.9), batch_size=options.batch_size, steps_per_epoch=100)
     return _variant("plain", step, model, arrays, options.steps, together=False)
 
 
@@ -87,7 +88,7 @@ def _private(
         noise_multiplier=1.0,
         microbatch_size=microbatch_size,
     )
-    step = run.make_step(model.loss, optimizer("sgd", 0.1, 0.9), has_aux=True)
+    step = run.make_step(model.loss, optax.sgd(0.1, momentum=0.9), has_aux=True)
     step._grad_fn = replace(step._grad_fn, method=method)
     name = "private, as it comes" if microbatch_size is None else f"private, microbatch {microbatch_size}"
     name += f", {options.steps} steps a program" if together else "" if method == "auto" else f", {method}"

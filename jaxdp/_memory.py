@@ -109,5 +109,5 @@ def _temporary_bytes(
     grad_fn = clipped_grad(loss_fn, clip_norm=1.0, method=method, microbatch_size=rows, has_aux=has_aux)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (params, batch))
     keys = {"rng": jax.random.key(0)} if "rng" in inspect.signature(loss_fn).parameters else {}
-    analysis = jax.jit(grad_fn).lower(*shapes, **keys).compile().memory_analysis()
+    analysis: Any = jax.jit(grad_fn).lower(*shapes, **keys).compile().memory_analysis()
     return int(analysis.temp_size_in_bytes)

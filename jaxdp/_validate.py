@@ -8,9 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import flax.linen as nn
 import jax
-from flax import nnx
 
 from ._errors import UsageError
 
@@ -81,6 +79,9 @@ def validate(model: Any, *inputs: Any, **keywords: Any) -> Validation:
         >>> [obstacle.path for obstacle in validate(model, jax.ShapeDtypeStruct((4,), "float32")).obstacles]
         ['layers_1']
     """
+    import flax.linen as nn
+    from flax import nnx
+
     if isinstance(model, nn.Module):
         return Validation(tuple(_of_linen(model, inputs, keywords)))
     if isinstance(model, nnx.Module):
@@ -90,7 +91,9 @@ def validate(model: Any, *inputs: Any, **keywords: Any) -> Validation:
     )
 
 
-def _of_linen(model: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Obstacle]:
+def _of_linen(model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Obstacle]:
+    import flax.linen as nn
+
     layers: dict[tuple[str, ...], str] = {}
 
     def seen(next_call: Any, args: Any, kwargs: Any, context: Any) -> Any:
@@ -117,7 +120,9 @@ def _of_linen(model: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any
                 yield Obstacle("/".join(owner) or "the model itself", kind, "keeps state beside its parameters", _STATE)
 
 
-def _of_nnx(model: nnx.Module) -> Iterator[Obstacle]:
+def _of_nnx(model: Any) -> Iterator[Obstacle]:
+    from flax import nnx
+
     for path, node in nnx.iter_graph(model):
         name = type(node).__name__
         names = tuple(map(str, path))
@@ -127,7 +132,7 @@ def _of_nnx(model: nnx.Module) -> Iterator[Obstacle]:
             yield Obstacle("/".join(names), name, "keeps state beside its parameters", _STATE)
 
 
-def _inside_known(model: nnx.Module, path: tuple[Any, ...]) -> bool:
+def _inside_known(model: Any, path: tuple[Any, ...]) -> bool:
     node: Any = model
     for entry in path[:-1]:
         node = node[entry] if isinstance(node, list | tuple | dict) else getattr(node, str(entry), None)

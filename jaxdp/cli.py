@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         options = _parse(given)
         if isinstance(options, TrainOptions):
-            train(options) if options.folds is None or options.fold is not None else train_folds(options)
+            (train if options.folds is None or options.fold is not None else train_folds)(options)
         elif isinstance(options, PateOptions):
             run_pate(options)
         elif isinstance(options, LabelOptions):

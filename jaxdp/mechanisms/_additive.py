@@ -44,7 +44,7 @@ class Laplace:
         >>> import jax
         >>> laplace = Laplace(epsilon=0.5, sensitivity=1, integers=True)
         >>> float(laplace(1000, key=jax.random.key(0)))
-        1000.44189453125
+        999.8408203125
         >>> laplace.event
         LaplaceDpEvent(noise_multiplier=2.0)
 
@@ -124,7 +124,7 @@ class Gaussian:
     Example:
         >>> gaussian = Gaussian.calibrated(epsilon=1.0, delta=1e-5, sensitivity=2.0, shape=(3,))
         >>> print(f"{gaussian.noise_multiplier:.4f}, {gaussian.scale:.2f}")
-        3.7306, 7.46
+        3.7306, 7.49
 
     References:
         Dwork and Roth, "The algorithmic foundations of differential privacy", 2014, appendix A.

@@ -14,7 +14,7 @@ class AverageState(NamedTuple):
 
     inner: Any
     average: Any
-    count: jax.Array
+    updates: jax.Array
 
 
 def optimizer(options: TrainOptions, lr: float, steps: int) -> optax.GradientTransformation:
@@ -64,12 +64,12 @@ def _averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.Gr
         copied = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
         return AverageState(optimizer.init(params), copied, jnp.zeros((), jnp.int32))
 
-    def update(updates: Any, state: AverageState, params: Any = None) -> tuple[Any, AverageState]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         updates, inner = optimizer.update(updates, state.inner, params)
-        count = state.count.astype(jnp.float32)
+        count = state.updates.astype(jnp.float32)
         keep = jnp.minimum(decay, (1 + count) / (10 + count))
         moved = optax.apply_updates(params, updates)
         average = jax.tree.map(lambda old, new: keep * old + (1 - keep) * new, state.average, moved)
-        return updates, AverageState(inner, average, state.count + 1)
+        return updates, AverageState(inner, average, state.updates + 1)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType]

@@ -12,6 +12,7 @@ import numpy as np
 from .. import data as datasets
 from .._errors import UsageError
 from ..accounting import Ledger
+from ..data._csv import header_of
 from ..noise import key_from_entropy
 from ._options import TrainOptions
 from ._problem import Classifier, Problem, classifier
@@ -39,7 +40,7 @@ def table_problem(options: TrainOptions) -> Problem:
     features = encoding.encoded(options.features, raw)
     described = {
         "encoding": encoding.to_dict(),
-        "id": datasets.header_of(options.features)[0],
+        "id": header_of(options.features)[0],
         "targets": names,
         "features": features.shape[1],
     }

@@ -115,7 +115,7 @@ def test_bounds_of_each_column_come_from_a_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(bounds.upper, [100, 4])
     for text, said in (
         ("name,lower,upper\nage,0,1\n", "no bounds for dose"),
-        ("name,low\n", "can't be read"),
+        ("name,low\nage,1\n", "can't be read"),
         ("name,lower,upper\nage,2,1\ndose,0,1\n", "age lies from 2.0 to 1.0"),
     ):
         with pytest.raises(jaxdp.UsageError) as error:

@@ -17,7 +17,7 @@ from jaxdp.mechanisms._statistics import _sum
 
 FALSE_ALARM = 1e-4
 DRAWS = 100_000
-SCORES = np.array([3.0, 5.0, 4.5, -2.0], np.float32)
+SCORES = np.array([3.0, 5.0, 4.5, 2.0], np.float32)
 
 
 @pytest.mark.parametrize("monotonic", [False, True])
@@ -55,7 +55,8 @@ def test_report_noisy_max_chooses_as_laplace_noise_does(monotonic: bool) -> None
     found = _found(choose(np.tile(SCORES, (DRAWS, 1)), key=jax.random.key(2)), 4)
     noise = np.random.default_rng(0).laplace(scale=0.5 if monotonic else 1.0, size=(4 * DRAWS, 4))
     expected = np.bincount((SCORES + noise).argmax(axis=1), minlength=4)
-    assert scipy.stats.chi2_contingency([found, expected])[1] > FALSE_ALARM
+    result: Any = scipy.stats.chi2_contingency([found, expected])
+    assert result.pvalue > FALSE_ALARM
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,8 @@ def test_many_choices_are_events_of_their_own() -> None:
     choose = Exponential(epsilon=0.2, sensitivity=1.0)
     one, ten = (Ledger().add(choose.event_of(np.zeros(shape)), "choices") for shape in ((5,), (2, 5, 3)))
     assert ten.epsilon(delta=1e-6).epsilon > 2 * one.epsilon(delta=1e-6).epsilon
-    assert one.epsilon(delta=1e-6).epsilon < 0.4
+    noisy = Ledger().add(ReportNoisyMax(epsilon=0.2, sensitivity=1.0).event_of(np.zeros((2, 5, 3))), "choices")
+    assert ten.epsilon(delta=1e-6).epsilon < 0.6 * noisy.epsilon(delta=1e-6).epsilon
 
 
 @pytest.mark.parametrize("categories", [2, 3, 7])
@@ -86,8 +88,8 @@ def test_randomized_response_loses_epsilon_exactly(categories: int, epsilon: flo
     loss = math.log((1 - p + p / categories) / (p / categories))
     assert epsilon - 1e-5 < loss <= epsilon
     ledger = Ledger(adjacency="replace_one").add(respond.event, "an answer")
-    for accountant in ("pld", "rdp"):
-        assert ledger.epsilon(delta=1e-12, accountant=accountant).epsilon <= epsilon * 1.01
+    assert epsilon * 0.99 < ledger.epsilon(delta=1e-12, accountant="pld").epsilon <= epsilon * 1.001
+    assert epsilon < ledger.epsilon(delta=1e-12, accountant="rdp").epsilon < epsilon + 0.03  # what conversion adds
     with pytest.raises(jaxdp.UsageError, match="can't account"):
         Ledger().add(respond.event, "an answer").epsilon(delta=1e-5)
 
