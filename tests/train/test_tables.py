@@ -230,12 +230,12 @@ def test_what_goes_with_tables_alone_is_refused_elsewhere(
 @pytest.mark.slow
 def test_breast_cancer_is_recognised_at_epsilon_three(tmp_path: Path) -> None:
     """Five folds, five seeds; the bounds are those that the data set's own description publishes."""
-    accuracies = {name: _breast_cancer(tmp_path, name) for name in ("private", "plain")}
+    accuracies = {name: _breast_cancer(tmp_path, name, seeds) for name, seeds in (("private", 5), ("plain", 1))}
     print({name: f"{np.mean(found):.4f} ({min(found):.4f} to {max(found):.4f})" for name, found in accuracies.items()})
     assert np.mean(accuracies["private"]) >= 0.94
 
 
-def _breast_cancer(folder: Path, name: str) -> list[float]:
+def _breast_cancer(folder: Path, name: str, seeds: int) -> list[float]:
     sklearn_datasets: Any = pytest.importorskip("sklearn.datasets")
     bunch = sklearn_datasets.load_breast_cancer()
     names = [each.replace(" ", "_") for each in bunch.feature_names]
@@ -250,7 +250,7 @@ def _breast_cancer(folder: Path, name: str) -> list[float]:
     }
     how: dict[str, Any] = {"target_epsilon": 3.0, "delta": 1e-3} if name == "private" else {"dp": False}
     found = []
-    for seed in range(5):
+    for seed in range(seeds):
         chosen = TrainOptions(
             dataset="csv",
             **files,
