@@ -151,7 +151,8 @@ class Process:
 
     def _death(self) -> dict[str, str]:
         status = self._process.wait()
-        said = [line for line in self._errors.read_text(errors="replace").splitlines() if line.strip()]
+        lines = self._errors.read_text(errors="replace").splitlines()
+        said = [line for line in lines if line.strip() and not line.startswith("WARNING")]
         if status == -signal.SIGKILL or tells_of_memory(" ".join(said[-50:])):
             return {"problem": "out of memory", "reason": "the process died for lack of memory"}
         return {"problem": "failed", "reason": (said or [f"exit status {status}"])[-1][:300]}

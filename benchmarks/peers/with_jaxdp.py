@@ -1,5 +1,6 @@
 """jaxdp: clipped gradients as they come, and by the plain method; a whole epoch by `DPSGD`, Poisson draws included."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,17 +38,20 @@ def build(task: Task) -> Programs:
 
 def _epoch(task: Task, workload: Any, jax: Any, jaxdp: Any, optax: Any) -> Callable[[int, Any], None]:
     """Steps of a described run: its own sampler, and batches of varying size."""
-    run = jaxdp.DPSGD(
-        num_examples=MNIST_EXAMPLES,
-        expected_batch_size=len(task.labels),
-        steps=10**6,
-        clip_norm=task.clip_norm,
-        noise_multiplier=task.noise_multiplier,
-    )
-    step = run.make_step(workload.loss, optax.sgd(task.learning_rate))
+
+    @functools.cache  # a step is compiled once
+    def described() -> Any:
+        run = jaxdp.DPSGD(
+            num_examples=MNIST_EXAMPLES,
+            expected_batch_size=len(task.labels),
+            steps=10**6,
+            clip_norm=task.clip_norm,
+            noise_multiplier=task.noise_multiplier,
+        )
+        return run.make_step(workload.loss, optax.sgd(task.learning_rate))
 
     def epoch(steps: int, images: Any) -> None:
-        arrays = jax.device_put(images)
+        step, arrays = described(), jax.device_put(images)
         state = step.init(workload.params, jaxdp.key_from_entropy())
         for _ in range(steps):
             state, _ = step(state, arrays)
