@@ -313,6 +313,26 @@ def spectral_scaling() -> Problem:
 
 
 @model
+def weights_whose_lengths_are_held_fixed() -> Problem:
+    def loss(p: Any, x: Any) -> Any:
+        length = jax.lax.stop_gradient(jnp.linalg.norm(p["w"], axis=0))
+        return square(jnp.tanh(x @ p["w"] * (p["scale"] / length)))
+
+    return of_weights(loss, normal(9, 6, 3, 8), w=(8, 5), scale=(5,))
+
+
+@model
+def one_weight_with_and_without_its_gradient() -> Problem:
+    def loss(p: Any, xs: Any) -> Any:
+        def step(h: Any, x: Any) -> Any:
+            return jnp.tanh(x @ p["w"] + h @ jax.lax.stop_gradient(p["w"].T @ p["w"])), None
+
+        return square(jax.lax.scan(step, jnp.zeros((3, 5)), xs)[0] @ jax.lax.stop_gradient(2 * p["v"])) + square(p["v"])
+
+    return of_weights(loss, normal(9, 6, 4, 3, 8), w=(8, 5), v=(5, 2))
+
+
+@model
 def low_rank_update_of_a_frozen_weight() -> Problem:
     frozen = normal(20, 8, 6)
     return of_weights(lambda p, x: square(x @ (frozen + p["a"] @ p["b"])), normal(9, 6, 3, 8), a=(8, 2), b=(2, 6))

@@ -13,7 +13,8 @@ class WeightNormDense(nn.Module):
     r"""A dense layer whose kernel's columns have a learnt length: \(y = g \odot (x V) / \lVert V \rVert + b\).
 
     The length divides the product and not the kernel, which is the same, and leaves \(x V\) a matrix product that ghost clipping
-    has a rule for.
+    has a rule for. It counts as constant in each gradient: what the gradient then has along a column changes that column's stored
+    length alone, and not the function.
 
     Attributes:
         features: width of the output.
@@ -32,7 +33,7 @@ class WeightNormDense(nn.Module):
         kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], self.features))
         scale = self.param("scale", nn.initializers.ones, (self.features,))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        length = jnp.sqrt(jnp.sum(jnp.square(kernel), axis=0) + 1e-12)
+        length = jax.lax.stop_gradient(jnp.sqrt(jnp.sum(jnp.square(kernel), axis=0) + 1e-12))
         product = (x.astype(self.dtype) @ kernel.astype(self.dtype)).astype(jnp.float32)
         return (product * (scale / length) + bias).astype(self.dtype)
 

@@ -22,6 +22,7 @@ Literal = core.Literal
 INLINED = frozenset({p.jit_p, p.closed_call_p, p.call_p})
 SCAN, REMAT = p.scan_p, p.remat_p
 DOT_GENERAL, CONV, GATHER = p.dot_general_p, p.conv_general_dilated_p, p.gather_p
+STOP_GRADIENT = p.stop_gradient_p
 
 
 class Opened(NamedTuple):

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from . import _conv, _dot, _embedding
 from ._cost import Choice, activations, choose
-from ._jaxpr import REMAT, SCAN, Eqn, Literal, Opened, Var, inner_jaxpr, opened, scan_parts, source_line
+from ._jaxpr import REMAT, SCAN, STOP_GRADIENT, Eqn, Literal, Opened, Var, inner_jaxpr, opened, scan_parts, source_line
 from ._kinds import BOTH, EXAMPLE, NEITHER, PARAMS, Kind, output_kinds, scan_kinds
 from ._layout import Layout
 from ._views import Origin, of_leaf, of_output
@@ -213,6 +213,8 @@ class _Walk:
                 for v in eqn.outvars:
                     self.origins[v] = of_output(eqn, origins)
                     scope.uses[v] = _Use(v, ())
+                if eqn.primitive is STOP_GRADIENT:  # a constant, as far as gradients go
+                    outs = [NEITHER]
             elif params:
                 self._meeting(eqn, params, inputs, scope, jaxpr, number)
                 outs = [BOTH] * len(outs)
