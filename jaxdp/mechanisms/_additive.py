@@ -110,7 +110,8 @@ class Gaussian:
     r"""Values plus Gaussian noise of standard deviation σ = noise multiplier · Δ.
 
     The noise is rounded to the same grid as the values (see `jaxdp.mechanisms._grid`), and σ covers the values' rounding. Draws
-    end at 7.5 σ, beyond which 10⁻¹³ of a true Gaussian lie.
+    end at 7.5 σ, beyond which 10⁻¹³ of a true Gaussian lie. Unlike Laplace noise it is computed in float32 before it is rounded,
+    to about one part in a thousand of a step: where the exact distribution matters, take `Laplace`.
 
     Args:
         noise_multiplier: standard deviation of the noise over the sensitivity.
