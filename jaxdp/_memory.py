@@ -1,6 +1,5 @@
 """What a clipped gradient will need of memory, told by the compiler before anything runs."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +8,7 @@ import jax
 
 from . import _checks
 from ._errors import UsageError
-from .clipping import check_batch, clipped_grad
+from .clipping import check_batch, clipped_grad, takes_rng
 
 
 @dataclass(frozen=True)
@@ -108,6 +107,6 @@ def _temporary_bytes(
 ) -> int:
     grad_fn = clipped_grad(loss_fn, clip_norm=1.0, method=method, microbatch_size=rows, has_aux=has_aux)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (params, batch))
-    keys = {"rng": jax.random.key(0)} if "rng" in inspect.signature(loss_fn).parameters else {}
+    keys = {"rng": jax.random.key(0)} if takes_rng(loss_fn) else {}
     analysis: Any = jax.jit(grad_fn).lower(*shapes, **keys).compile().memory_analysis()
     return int(analysis.temp_size_in_bytes)

@@ -15,7 +15,7 @@ from rich.table import Table
 from . import _checks, accounting
 from ._errors import UsageError
 from ._run import DPSGD
-from .train._recipe import steps_per_epoch, usual_adjacency
+from .train._recipe import adjacency_of, steps_per_epoch
 
 _MOST_STEPS = 2**24
 _NAMES = {"rdp": "RDP (dp-accounting)", "pld": "PLD (dp-accounting, tighter)", "classic": "RDP, classic conversion"}
@@ -161,7 +161,7 @@ def _run(options: Question, noise_multiplier: float, batch_size: int, steps: int
         noise_multiplier=noise_multiplier,
         sampling=options.sampling,
         truncated_batch_size=options.truncated_batch_size,
-        adjacency=options.adjacency or usual_adjacency(options.sampling),
+        adjacency=adjacency_of(options.adjacency, options.sampling),
     )
 
 

@@ -5,7 +5,6 @@ one's rows and adds its clipped gradients up. How many microbatches it walks fol
 can be too large, no drawn example is left out, and padding costs less than one microbatch.
 """
 
-import inspect
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
@@ -19,7 +18,7 @@ from jaxtyping import Array, Float, Int32, Key
 from . import _checks
 from ._errors import UsageError
 from .accounting import Ledger
-from .clipping import Quantile, check_batch, check_loss, check_params, example_keys, excess_within
+from .clipping import Quantile, check_batch, check_loss, check_params, example_keys, excess_within, takes_rng
 from .sampling import Draw
 from .transforms import PrivatizeState, in_float32
 
@@ -105,7 +104,7 @@ class PrivateStep:
         self.run = run
         self._grad_fn = run.clipped_grad(loss_fn, has_aux=has_aux)
         self._optimizer = in_float32(optimizer)
-        self._takes_rng = "rng" in inspect.signature(loss_fn).parameters
+        self._takes_rng = takes_rng(loss_fn)
         self._compiled = jax.jit(self._scan, static_argnames="num_steps", donate_argnames="carry")
 
     def init(self, params: Any, key: Key[Array, ""]) -> TrainState:

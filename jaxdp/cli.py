@@ -178,22 +178,20 @@ def _value_of(flag: str, given: list[str]) -> str | None:
 def predict(options: PredictOptions) -> None:
     """Write predictions for images, or for a table's records."""
     run = load_run(options.run)
-    header, beginnings, probabilities = _of_images(run, options) if run.encoding is None else _of_table(run, options)
+    header, rows, probabilities = _of_images(run, options) if run.encoding is None else _of_table(run, options)
     if options.output is not None and options.output.suffix == ".npy":
         np.save(options.output, probabilities)
         return
     file = sys.stdout if options.output is None else options.output.open("w", newline="")
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
-    for beginning, row in zip(beginnings, probabilities, strict=True):
-        shown = row if run.encoding is not None else [row.max()]
-        writer.writerow((*beginning, *(f"{probability:.6f}" for probability in shown)))
+    writer.writerows(rows)
     if options.output is not None:
         file.close()
 
 
 def _of_images(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any]:
-    """The CSV's first line, what each line begins with, and the probabilities."""
+    """The CSV's first line, the others, and the probabilities."""
     if options.data == "test":
         from . import data
 
@@ -207,8 +205,8 @@ def _of_images(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any
                 f"--data={options.data} can't be read as a .npy file ({error}): save it with numpy.save"
             ) from error
     probabilities = run.predict(images)
-    classes = probabilities.argmax(axis=1).tolist()
-    return ("index", "label", "probability"), enumerate(classes), probabilities
+    rows = ((i, int(row.argmax()), f"{row.max():.6f}") for i, row in enumerate(probabilities))
+    return ("index", "label", "probability"), rows, probabilities
 
 
 def _of_table(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any]:
@@ -218,7 +216,9 @@ def _of_table(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any]
     assert run.encoding is not None
     assert run.target_names is not None
     ids, features = run.encoding.read(Path(options.data))
-    return (run.id_name, *run.target_names), ((name,) for name in ids), run.predict(features)
+    probabilities = run.predict(features)
+    rows = ((name, *(f"{p:.6f}" for p in row)) for name, row in zip(ids, probabilities, strict=True))
+    return (run.id_name, *run.target_names), rows, probabilities
 
 
 def compare(options: CompareOptions) -> None:

@@ -13,6 +13,7 @@ from ._inputs import (
     check_mask as check_mask,
     check_params as check_params,
     example_keys as example_keys,
+    takes_rng as takes_rng,
 )
 from ._per_example import per_example_grads as per_example_grads
 from ._rules import (

@@ -1,5 +1,6 @@
 """What a user hands to a gradient function, checked before anything is compiled."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -84,6 +85,11 @@ def check_loss(
             f"{getattr(out, 'dtype', None)}: the function sees one example without a batch axis, so reduce to a scalar "
             "(with jnp.sum or jnp.mean) within the example"
         )
+
+
+def takes_rng(loss_fn: Callable[..., Any]) -> bool:
+    """Whether a loss takes `rng=`, and is to be given a key of its own for each example."""
+    return "rng" in inspect.signature(loss_fn).parameters
 
 
 def loss_of_example(loss_fn: Callable[..., Any], params: Any, example: Any, key: Any, shared: tuple[Any, ...]) -> Any:

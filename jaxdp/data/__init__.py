@@ -14,7 +14,6 @@ from ._scaling import (
 )
 from ._table import (
     Encoding as Encoding,
-    Table as Table,
     chosen_columns as chosen_columns,
     declared_categories as declared_categories,
     read_targets as read_targets,

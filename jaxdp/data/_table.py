@@ -7,7 +7,7 @@ in the middle. The `Encoding` that did so is kept with a trained model, and enco
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, UInt8
@@ -17,22 +17,6 @@ from ._csv import Columns, header_of, read_columns
 from ._scaling import Bounds
 
 MOA_CATEGORIES = ("cp_type=trt_cp,ctl_vehicle", "cp_time=24,48,72", "cp_dose=D1,D2")  # of the drug-response competition
-
-
-class Table(NamedTuple):
-    """Records with features and targets.
-
-    Attributes:
-        ids: one for each row.
-        features: float32 [rows, features], in [-1, 1], or 0 and 1 for a category.
-        targets: uint8 [rows, targets], 0 or 1.
-        target_names: of the targets' columns.
-    """
-
-    ids: tuple[str, ...]
-    features: Float32[np.ndarray, "rows features"]
-    targets: UInt8[np.ndarray, "rows targets"]
-    target_names: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Choosing a candidate by its score."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,12 +14,10 @@ from .._errors import UsageError
 from ..accounting._events import repeated
 from ..noise._threefry import index_bits
 from ._grid import ROUNDING, discrete_laplace, finest_step, steps_of
-from ._inputs import checked_scores, leading
+from ._inputs import checked_scores
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
-
-_CANDIDATES = "give the most by which one record can move any score"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +65,7 @@ class Exponential:
 
     def event_of(self, scores: Any) -> "DpEvent":
         """The event of choosing by `scores`: one for each index of the axes before the candidates'."""
-        return repeated(self.event, leading(checked_scores(scores)[..., 0], ()))
+        return repeated(self.event, math.prod(checked_scores(scores).shape[:-1]))
 
     def log_probabilities(self, scores: Any) -> Float[Array, "..."]:
         """The logarithm of each candidate's probability, [..., candidates]; as private as the scores are, so not to be shown."""
@@ -126,7 +125,7 @@ class ReportNoisyMax:
 
     def event_of(self, scores: Any) -> "DpEvent":
         """The event of choosing by `scores`: one for each index of the axes before the candidates'."""
-        return repeated(self.event, leading(checked_scores(scores)[..., 0], ()))
+        return repeated(self.event, math.prod(checked_scores(scores).shape[:-1]))
 
     def __call__(self, scores: Any, *, key: Key[Array, ""]) -> Int[Array, "..."]:
         """Choose; arguments, result and errors as `Exponential` has them."""
@@ -137,7 +136,8 @@ class ReportNoisyMax:
 def _check(mechanism: Exponential | ReportNoisyMax) -> None:
     if _checks.positive("epsilon", mechanism.epsilon, "give the ε of one choice, such as 1.0") < 1e-4:
         raise UsageError(f"epsilon={mechanism.epsilon} is below 1e-4, which is chance alone: give 1e-4 at least")
-    _checks.positive("sensitivity", mechanism.sensitivity, _CANDIDATES)
+    fix = "give the most by which one record can move any score"
+    _checks.positive("sensitivity", mechanism.sensitivity, fix)
 
 
 def _weights(mechanism: Exponential, scores: jax.Array) -> jax.Array:

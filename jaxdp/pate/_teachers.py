@@ -1,6 +1,5 @@
 """Teachers: from disjoint shards to an ensemble, by one compiled program that trains as many at once as suit the device."""
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from jaxtyping import Array, Float, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
+from ..clipping import takes_rng
 from ..clipping._convolutions import with_ordered_convolutions
 from ._shards import check_inputs, check_records, gathered, positions, shards, warn_of_missing_classes
 from ._side_by_side import SideBySide
@@ -123,10 +123,10 @@ class Course:
         of_init, of_order, of_loss = jax.random.split(key, 3)
         params = self.init_fn(of_init)
         order = positions(of_order, self.size, self.epochs, self.batch_size)
-        takes_rng = "rng" in inspect.signature(self.loss_fn).parameters
+        with_rng = takes_rng(self.loss_fn)
 
         def mean_loss(params: Any, batch: Any, keys: Any) -> Any:
-            one = lambda example, key: self.loss_fn(params, example, **({"rng": key} if takes_rng else {}))
+            one = lambda example, key: self.loss_fn(params, example, **({"rng": key} if with_rng else {}))
             return jax.vmap(one)(batch, keys).mean()
 
         def step(carry: Any, numbered: Any) -> Any:

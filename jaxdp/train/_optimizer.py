@@ -49,7 +49,7 @@ def _schedule(options: TrainOptions, lr: float, steps: int) -> Any:
     return optax.join_schedules([warm, ways[options.schedule]], [options.warmup]) if warm else ways[options.schedule]
 
 
-def _averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
+def _averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformationExtraArgs:
     r"""The same optimizer, which keeps an exponential moving average of the parameters.
 
     The decay of the n-th update is the smaller of `decay` and \((1 + n) / (10 + n)\), so that the first parameters are forgotten.
@@ -64,7 +64,7 @@ def _averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.Gr
         copied = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
         return AverageState(optimizer.init(params), copied, jnp.zeros((), jnp.int32))
 
-    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+    def update(updates: Any, state: Any, params: Any = None, **_: Any) -> tuple[Any, Any]:
         updates, inner = optimizer.update(updates, state.inner, params)
         count = state.updates.astype(jnp.float32)
         keep = jnp.minimum(decay, (1 + count) / (10 + count))
@@ -72,4 +72,4 @@ def _averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.Gr
         average = jax.tree.map(lambda old, new: keep * old + (1 - keep) * new, state.average, moved)
         return updates, AverageState(inner, average, state.updates + 1)
 
-    return optax.GradientTransformation(init, update)  # pyright: ignore[reportArgumentType]
+    return optax.GradientTransformationExtraArgs(init, update)

@@ -1,6 +1,5 @@
 """Training without privacy, behind the same face as the private step: shuffled batches and an ordinary gradient."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ import optax
 from jaxtyping import Array, Key
 
 from .._step import RunKeys, StepMetrics, TrainState
+from ..clipping import takes_rng
 
 
 class PlainStep:
@@ -27,7 +27,7 @@ class PlainStep:
         self._optimizer = optimizer
         self._batch_size = batch_size
         self._steps_per_epoch = steps_per_epoch
-        self._takes_rng = "rng" in inspect.signature(loss_fn).parameters
+        self._takes_rng = takes_rng(loss_fn)
         self._compiled = jax.jit(self._one_step, donate_argnums=(0, 1))
         self._order = jax.jit(
             lambda key, epoch, n: jax.random.permutation(jax.random.fold_in(key, epoch), n), static_argnums=2

@@ -63,9 +63,9 @@ def steps_per_epoch(num_examples: int, batch_size: float, sampling: str = "poiss
     return max(1, round(num_examples / batch_size))
 
 
-def usual_adjacency(sampling: str) -> str:
-    """The relation that a sampling is accounted under where the user names none."""
-    return "replace_special" if sampling == "shuffle" else "add_or_remove_one"
+def adjacency_of(named: str | None, sampling: str) -> str:
+    """The relation that a run is accounted under: the one that the user names, or the usual one of its sampling."""
+    return named or ("replace_special" if sampling == "shuffle" else "add_or_remove_one")
 
 
 def settle(options: TrainOptions, num_examples: int, spent_before: accounting.Ledger) -> Plan:
@@ -116,7 +116,7 @@ def _described(options: TrainOptions, recipe: Recipe, num_examples: int, batch_s
         noise_multiplier=options.noise_multiplier or 1.0,
         sampling=options.sampling,
         truncated_batch_size=most,
-        adjacency=options.adjacency or usual_adjacency(options.sampling),
+        adjacency=adjacency_of(options.adjacency, options.sampling),
         microbatch_size=options.microbatch_size,
     )
 

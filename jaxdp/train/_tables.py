@@ -16,6 +16,7 @@ from ..data._csv import header_of
 from ..noise import key_from_entropy
 from ._options import TrainOptions
 from ._problem import Classifier, Problem, classifier
+from ._recipe import adjacency_of
 
 _HELD_BACK = 5  # by default a fifth of the records is
 _OF_BOUNDS = 2**31 - 3  # no key of a run is made with this number
@@ -100,7 +101,8 @@ def _bounds(options: TrainOptions, raw: datasets.Columns, train: np.ndarray) -> 
         return _released(options.resume)
     key = key_from_entropy() if options.seed is None else jax.random.fold_in(jax.random.key(options.seed), _OF_BOUNDS)
     bounds, event = datasets.estimated_bounds(raw.values[train][:, numeric], options.bounds_noise, key)
-    return bounds, Ledger().add(event, f"the bounds of {len(names)} columns")
+    ledger = Ledger(adjacency=adjacency_of(options.adjacency, options.sampling))
+    return bounds, ledger.add(event, f"the bounds of {len(names)} columns")
 
 
 def _released(folder: Path) -> tuple[datasets.Bounds, Ledger]:

@@ -4,7 +4,7 @@ import hashlib
 import importlib.metadata
 import json
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from ._options import TrainOptions
 from ._plain_step import PlainStep
 from ._plots import plot_epsilon, plot_metrics
 from ._problem import Classifier, Problem, classifier
-from ._recipe import Plan, settle, usual_adjacency
+from ._recipe import Plan, settle
 from ._report import ProgressDisplay, progress_display, status_line, summary_table
 from ._tables import table_problem
 
@@ -53,8 +53,7 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
     device = use_device(options.device)
     problem = table_problem(options) if options.dataset == "csv" else _image_problem(options)
     if options.resume is None:
-        spent_before = read_ledger(options.ledger)
-        spent_before = spent_before.extend(_under_relation(problem.spent, options))
+        spent_before = read_ledger(options.ledger).extend(problem.spent)
         plan = settle(options, len(problem.train[0]), spent_before)
         folder = RunFolder.create(_path_for(options))
         folder.write_json("config.json", _config(options, plan, problem, spent_before))
@@ -132,11 +131,8 @@ class _Job:
                 on_steps=lambda made, totals: self._show_progress(display, loop, made, totals),
                 save=lambda state, totals: checkpoints.save(Checkpoint(state, asdict(totals))),
             )
-            epochs = loop.epochs(start.state, Totals(**start.totals))
-            while not self._has_stopped():
-                epoch, state, totals = next(epochs, (0, state, None))
-                if totals is None:
-                    break
+            epochs = () if self._has_stopped() else loop.epochs(start.state, Totals(**start.totals))
+            for epoch, state, totals in epochs:
                 record = self._record(loop, epoch, state.step, totals)
                 inputs, labels = self.problem.test
                 predicted = model.probabilities(params_of(state), inputs)
@@ -144,13 +140,16 @@ class _Job:
                 self.folder.add_metrics(record)
                 checkpoints.save(Checkpoint(state, asdict(Totals())))
                 display.end_of_epoch(status_line(record, self.plan.epochs))
+                if self._has_stopped():
+                    break
         return loop, state
 
     def _has_stopped(self) -> bool:
         """Whether the loss on examples held back has been no better for --patience epochs."""
+        if self.options.patience is None:
+            return False
         losses = [record["test_loss"] for record in self.folder.metrics()]
-        patience = self.options.patience
-        return patience is not None and len(losses) - 1 - int(np.argmin(losses or [0.0])) >= patience
+        return bool(losses) and len(losses) - 1 - int(np.argmin(losses)) >= self.options.patience
 
     def _show_progress(self, display: ProgressDisplay, loop: Loop, made: int, totals: Totals) -> None:
         if not display.due():
@@ -281,14 +280,6 @@ def _image_problem(options: TrainOptions) -> Problem:
         fingerprint=datasets.fingerprint(data.train_images, data.train_labels),
         spent=Ledger(),
     )
-
-
-def _under_relation(spent: Ledger, options: TrainOptions) -> Ledger:
-    """What preparing the data cost, under the relation that the run is accounted under.
-
-    A Gaussian release costs a blanked record what it costs an added one; under replace-one dp-accounting doubles it.
-    """
-    return replace(spent, adjacency=options.adjacency or usual_adjacency(options.sampling))
 
 
 def _early_stopping(patience: int, made: int, asked: int) -> str:
