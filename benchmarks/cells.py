@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import queue
 import signal
@@ -83,9 +84,9 @@ class Process:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def first_answer(self) -> bool:
+    def first_answer(self, limit_seconds: float = math.inf) -> bool:
         """Wait for the clipped sum and the first calls; whether all went well."""
-        told = self._reply()
+        told = self._reply(limit_seconds)
         if told is None:
             return False
         self.cell.first_seconds, self.cell.peak_bytes = told["first_seconds"], told["peak_bytes"]
@@ -136,12 +137,13 @@ class Process:
                 self._lines.put(line)
         self._lines.put("")
 
-    def _reply(self) -> dict[str, Any] | None:
+    def _reply(self, limit_seconds: float = math.inf) -> dict[str, Any] | None:
+        limit_seconds = min(limit_seconds, self.limit_seconds)
         try:
-            line = self._lines.get(timeout=self.limit_seconds)
+            line = self._lines.get(timeout=limit_seconds)
         except queue.Empty:
             self._process.kill()
-            self._fail("too slow", f"no answer within {self.limit_seconds:.0f} s")
+            self._fail("too slow", f"no answer within {limit_seconds:.0f} s")
             return None
         told = json.loads(line) if line else self._death()
         if "problem" in told:

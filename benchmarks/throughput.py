@@ -63,7 +63,7 @@ class Options:
     quick: bool = False
     """the CNN at its usual batch size alone, without a whole epoch or the largest batch"""
     rounds: int = 2
-    """turns that each library gets after its modes were tried"""
+    """turns that each library gets after its modes were tried; on the CNN three times as many"""
     threads: int = len(os.sched_getaffinity(0))
     """cores that each library may use"""
     memory: float = 0.0
@@ -121,7 +121,8 @@ class Comparison:
                 if process is not None:
                     _choose(chosen, process, LIBRARIES[name].tutorial_mode(workload))
         finalists = list(dict.fromkeys(chosen.values()))
-        rounds = self.options.rounds if size == batch_size_of(workload) else 1
+        usual = self.options.rounds * (3 if workload == "cnn" else 1)
+        rounds = usual if size == batch_size_of(workload) else 1
         for turn in range(rounds):
             self.progress(f"{workload}, B {size}: round {turn + 1} of {rounds}")
             for process in finalists:
@@ -135,7 +136,7 @@ class Comparison:
 
     def largest(self, workload: str, library: str, mode: str) -> Cell:
         """The largest batch, of a power of two, whose first calls a process of limited memory survives."""
-        fits, fails = int(math.log2(batch_size_of(workload))), 17
+        fits, fails = int(math.log2(batch_size_of(workload))), 16
         found = refused = Cell(workload, 0, library, mode)
         exponent = fails - 1  # for those that need no more memory for more examples
         while fails - fits > 1:
@@ -164,7 +165,8 @@ class Comparison:
             cell.problem, cell.reason = "not installed", str(python)
             return None
         process = self._start(cell, give_up_seconds=give_up_seconds)
-        if process.first_answer():
+        start_and_step = 25.0  # seconds, on top of the first clipped sum
+        if process.first_answer(math.inf if give_up_seconds is None else give_up_seconds + start_and_step):
             cell.difference = difference(process.answer(), expected.plain if cell.is_plain else expected.clipped)
             if cell.difference <= cell.tolerance:
                 _take_turn(process)
@@ -352,14 +354,14 @@ def _take_turn(process: Process) -> None:
     cell = process.cell
     for program in ("step", "clipped"):
         of_programs = [sum(seconds) for seconds in cell.seconds.values()]
-        if not cell.problem and max(of_programs, default=0) < 5:  # the ratios of slow ones need no more digits
+        if not cell.problem and max(of_programs, default=0) < 3:  # the ratios of slow ones need no more digits
             process.time(program, for_seconds=0.4, at_most=10)
 
 
 def _steps_of_an_epoch(cell: Cell) -> int:
-    """All of them, or as many as take eight seconds."""
+    """All of them, or as many as take five seconds."""
     whole = 60_000 // cell.batch_size
-    return min(whole, max(2, math.ceil(8 / cell.median("step"))))
+    return min(whole, max(2, math.ceil(5 / cell.median("step"))))
 
 
 def _fastest(cells: list[Cell], workload: str, library: Library) -> tuple[str, ...]:

@@ -178,7 +178,7 @@ def _largest(record: dict[str, Any]) -> str:
         rows.append([cell.workload, cell.library, cell.mode, size, f"{cell.peak_bytes / 2**20:,.0f}", then])
     where = "the device's memory" if record["device"][:3] != "cpu" else f"a process of {record['fit_memory']:g} GiB"
     headings = ("workload", "library", "mode", "batch", "peak memory (MiB)", "the next larger one")
-    return f"## The largest batch, of powers of two to 65,536, in {where}\n\n{markdown(headings, rows)}"
+    return f"## The largest batch, of powers of two to 32,768, in {where}\n\n{markdown(headings, rows)}"
 
 
 def _plot(cells: list[Cell], path: Path) -> None:

@@ -3,17 +3,18 @@
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from .. import _checks
 from .._errors import UsageError
 from ..accounting._events import gaussian_event, repeated
 from ..noise import standard_normal
-from ._grid import ROUNDING, discrete_laplace, finest_step, steps_of, whole_step
+from ._grid import ROUNDING, discrete_laplace, finest_step, steps_of, sum_on_grid, whole_step
 from ._inputs import checked_values, leading
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class Laplace:
 
     Args:
         epsilon: ε of one release; 1e-4 at least.
-        sensitivity: Δ, the L1 distance by which adding or removing one record can move the values of one release, as the float32
-            or whole numbers that they are given as.
+        sensitivity: Δ, the L1 distance by which adding or removing one record can move the values of one release, as the type
+            holds them that they are given in.
         shape: of the values of one release; leading axes before it are releases of their own.
         integers: whether values are whole numbers, such as counts, which the grid doesn't move. They are clamped to ±2^20, or
             to ±2^30 under noise of a scale above 1024.
@@ -56,6 +57,8 @@ class Laplace:
     sensitivity: float
     shape: tuple[int, ...] = ()
     integers: bool = False
+
+    _middle: ClassVar[float] = 0.5  # where in its step the noise is put: it is a floor
 
     def __post_init__(self) -> None:
         _check_sensitivity(self.sensitivity, "L1")
@@ -92,7 +95,7 @@ class Laplace:
         """Release values.
 
         Args:
-            values: [..., *shape], float32, or whole numbers.
+            values: [..., *shape], numbers; under `jax.jit` such as float32 can hold, or whole ones with `integers`.
             key: a scalar key, used here and nowhere else.
 
         Returns:
@@ -101,8 +104,10 @@ class Laplace:
         Raises:
             UsageError: for another shape or type, and for values that aren't finite.
         """
-        _checks.key(key)
-        return _laplace(self, checked_values(values, self.shape, integers=self.integers), key)
+        return _release(self, values, key)
+
+    def _noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return discrete_laplace(key, shape, self.step / self.scale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +140,8 @@ class Gaussian:
     sensitivity: float
     shape: tuple[int, ...] = ()
     integers: bool = False
+
+    _middle: ClassVar[float] = 0.0  # where in its step the noise is put: it is rounded
 
     def __post_init__(self) -> None:
         _check_sensitivity(self.sensitivity, "L2")
@@ -188,31 +195,24 @@ class Gaussian:
 
     def __call__(self, values: Any, *, key: Key[Array, ""]) -> Float[Array, "..."]:
         """Release values; arguments, result and errors as `Laplace` has them."""
-        _checks.key(key)
-        return _gaussian(self, checked_values(values, self.shape, integers=self.integers), key)
+        return _release(self, values, key)
+
+    def _noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+        return jnp.round(standard_normal(key, shape) * jnp.float32(self.scale / self.step)).astype(jnp.int32)
+
+
+def _release(mechanism: Laplace | Gaussian, values: Any, key: jax.Array) -> jax.Array:
+    _checks.key(key)
+    checked = checked_values(values, mechanism.shape, integers=mechanism.integers)
+    known = steps_of(checked, mechanism.step) if isinstance(checked, np.ndarray) else checked
+    return _on_grid(mechanism, known, key)
 
 
 @partial(jax.jit, static_argnums=0)
-def _laplace(mechanism: Laplace, values: jax.Array, key: jax.Array) -> jax.Array:
-    noise = discrete_laplace(key, values.shape, mechanism.step / mechanism.scale)
-    if mechanism.integers:
-        return _sum_of_integers(values, noise, mechanism.step, 0.5)
-    return (steps_of(values, mechanism.step) + (noise.astype(jnp.float32) + 0.5)) * jnp.float32(mechanism.step)
-
-
-@partial(jax.jit, static_argnums=0)
-def _gaussian(mechanism: Gaussian, values: jax.Array, key: jax.Array) -> jax.Array:
-    noise = jnp.round(standard_normal(key, values.shape) * jnp.float32(mechanism.scale / mechanism.step))
-    if mechanism.integers:
-        return _sum_of_integers(values, noise.astype(jnp.int32), mechanism.step, 0.0)
-    return (steps_of(values, mechanism.step) + noise) * jnp.float32(mechanism.step)
-
-
-def _sum_of_integers(values: jax.Array, noise: jax.Array, step: float, middle: float) -> jax.Array:
-    """In int32, exactly; `middle` is where in its step the noise is put."""
-    farthest = int(2**30 * step)
-    steps = jnp.clip(values, -farthest, farthest) * jnp.int32(1 / step)
-    return ((steps + noise).astype(jnp.float32) + middle) * jnp.float32(step)
+def _on_grid(mechanism: Laplace | Gaussian, values: Any, key: jax.Array) -> jax.Array:
+    """Values, or what `steps_of` made of them, with noise."""
+    steps = values if isinstance(values, tuple) else steps_of(values, mechanism.step)
+    return sum_on_grid(steps, mechanism._noise(key, steps[0].shape), mechanism.step, mechanism._middle)
 
 
 def _check_sensitivity(sensitivity: Any, norm: str) -> None:

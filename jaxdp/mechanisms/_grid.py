@@ -19,9 +19,11 @@ References:
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from .._errors import UsageError
@@ -97,7 +99,35 @@ def digit_thresholds(rate: float) -> list[int]:
     return [round(p * 2**32) * 2**32 if p >= 2**-8 else round(p * 2**64) for p in probabilities]
 
 
-def steps_of(values: Float[Array, "..."], step: float) -> Float[Array, "..."]:
-    """Values in whole steps of the grid, as float32; division by a power of two is exact."""
-    farthest = jnp.float32(2**40)
-    return jnp.round(jnp.clip(values * jnp.float32(1 / step), -farthest, farthest))
+def steps_of(values: Any, step: float) -> tuple[Any, Any]:
+    """Values in whole steps of the grid, as high · 2^20 + low; division by a power of two is exact.
+
+    Args:
+        values: [...], NumPy's in float64, JAX's in float32, or JAX's in int32 where the step is 1 at most.
+        step: g.
+
+    Returns:
+        high and low, int32 [...]; values beyond 2^40 steps are clamped, those in int32 beyond 2^30.
+    """
+    if values.dtype == np.int32:
+        farthest = int(2**30 * step)
+        steps = jnp.clip(values, -farthest, farthest) * jnp.int32(1 / step)
+        return steps >> 20, steps & (2**20 - 1)
+    xp = np if isinstance(values, np.ndarray) else jnp
+    steps = xp.round(xp.clip(values * (1 / step), -(2.0**40), 2.0**40))
+    high = xp.floor(steps * 2.0**-20)
+    return high.astype(np.int32), (steps - high * 2.0**20).astype(np.int32)
+
+
+def sum_on_grid(steps: tuple[Any, Any], noise: Int[Array, "..."], step: float, middle: float) -> Float[Array, "..."]:
+    """The float32 nearest to (steps + noise + middle) · step: a function of the exact sum, since one addition alone rounds.
+
+    Args:
+        steps: high and low, as from `steps_of`.
+        noise: int32 [...], below 2^30.
+        step: g.
+        middle: where in its step the noise is put, 0 or 0.5.
+    """
+    high, low = steps[0], steps[1] + noise
+    high, low = high + (low >> 20), low & (2**20 - 1)
+    return (high.astype(jnp.float32) * 2.0**20 + (low.astype(jnp.float32) + middle)) * jnp.float32(step)

@@ -16,8 +16,13 @@ def leading(values: Any, shape: tuple[int, ...]) -> int:
     return math.prod(_leading_axes(np.shape(values), shape))
 
 
-def checked_values(values: Any, shape: tuple[int, ...], *, integers: bool) -> jax.Array:
-    """Values as float32, or as int32 where they are `integers`, after a look at their shape, their type and NaNs."""
+def checked_values(values: Any, shape: tuple[int, ...], *, integers: bool) -> jax.Array | np.ndarray:
+    """Values after a look at their shape, their type and NaNs.
+
+    Returns:
+        JAX's array in int32 where they are `integers`, else in float32; NumPy's in float64 where float32 might round them, which
+        would move values beyond 2^24 by more than a record can.
+    """
     _leading_axes(np.shape(values), shape)
     given = values if isinstance(values, jax.Array) else np.asarray(values)
     whole = jnp.issubdtype(given.dtype, jnp.integer) or given.dtype == bool
@@ -26,7 +31,7 @@ def checked_values(values: Any, shape: tuple[int, ...], *, integers: bool) -> ja
     if not whole:
         finite(given, "values")
     if not integers:
-        return jnp.asarray(given, jnp.float32)
+        return _as_floats(given, whole)
     limits = np.iinfo(np.int32)
     if isinstance(given, np.ndarray):
         given = given.astype(np.int64).clip(limits.min, limits.max)
@@ -35,15 +40,37 @@ def checked_values(values: Any, shape: tuple[int, ...], *, integers: bool) -> ja
     return jnp.asarray(given, jnp.int32)
 
 
+def _as_floats(given: jax.Array | np.ndarray, whole: bool) -> jax.Array | np.ndarray:
+    if np.can_cast(given.dtype, np.float32):
+        return jnp.asarray(given, jnp.float32)
+    if isinstance(given, Tracer):
+        raise UsageError(
+            f"values are {given.dtype}, which float32 would round: give float32, or integers=True for whole numbers"
+        )
+    on_host = np.asarray(given).astype(np.float64)
+    return np.asarray(on_host.clip(-(2.0**53), 2.0**53)) if whole else on_host  # beyond it they were rounded, too
+
+
 def checked_scores(scores: Any) -> jax.Array:
-    """Scores [..., candidates] as float32, after a look at their candidates and their values."""
+    """By how much each of [..., candidates] is above the best, as float32, after a look at candidates and values.
+
+    The difference is taken before anything is rounded to float32, which would move scores such as counts above 2^24 by more than
+    a record can.
+    """
     given = scores if isinstance(scores, jax.Array) else np.asarray(scores)
     if given.ndim == 0 or given.shape[-1] == 0:
         raise UsageError(
             f"scores of shape {given.shape} have no candidates: give [..., candidates], one candidate or more"
         )
     finite(given, "scores")
-    return jnp.asarray(given, jnp.float32)
+    if not given.size:
+        return jnp.zeros(given.shape, jnp.float32)
+    if jnp.issubdtype(given.dtype, jnp.floating):
+        wide = given.astype(jnp.promote_types(given.dtype, jnp.float32))
+        return jnp.asarray(wide - wide.max(axis=-1, keepdims=True), jnp.float32)
+    unsigned = np.uint64 if given.dtype.itemsize == 8 else np.uint32  # in which no difference overflows
+    trailing = given.max(axis=-1, keepdims=True).astype(unsigned) - given.astype(unsigned)
+    return -jnp.asarray(trailing, jnp.float32)
 
 
 def whole_numbers(values: Any, name: str, categories: int) -> jax.Array:

@@ -13,11 +13,13 @@ from .. import _checks
 from .._errors import UsageError
 from ..accounting._events import repeated
 from ..noise._threefry import index_bits
-from ._grid import ROUNDING, discrete_laplace, finest_step, steps_of
+from ._grid import ROUNDING, discrete_laplace, finest_step
 from ._inputs import checked_scores
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+_IN_FLOAT32 = 2e-5  # what rounding of weights and arrivals can add to a privacy loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,8 @@ class Exponential:
 
     Args:
         epsilon: ε of one choice.
-        sensitivity: Δ, the most by which adding or removing one record can move any score.
+        sensitivity: Δ, the most by which adding or removing one record can move any score, as the type holds it that scores are
+            given in: counts beyond 2^24 are not float32.
         monotonic: whether a record moves all scores the same way, as it does where scores count records. Then the probability is
             proportional to \(\exp(\varepsilon s_r / \Delta)\) at the same cost.
 
@@ -75,7 +78,7 @@ class Exponential:
         """Choose.
 
         Args:
-            scores: [..., candidates], read as float32, the higher the better.
+            scores: [..., candidates], numbers, the higher the better.
             key: a scalar key, used here and nowhere else.
 
         Returns:
@@ -97,7 +100,8 @@ class ReportNoisyMax:
 
     Args:
         epsilon: ε of one choice.
-        sensitivity: Δ, the most by which adding or removing one record can move any score.
+        sensitivity: Δ, the most by which adding or removing one record can move any score, as the type holds it that scores are
+            given in: counts beyond 2^24 are not float32.
         monotonic: whether a record moves all scores the same way, as it does where scores count records. Half the noise is
             enough then.
 
@@ -142,8 +146,8 @@ def _check(mechanism: Exponential | ReportNoisyMax) -> None:
 
 def _weights(mechanism: Exponential, scores: jax.Array) -> jax.Array:
     """The logarithms of the candidates' weights; the best one's is 0."""
-    factor = mechanism.epsilon / mechanism.sensitivity / (1 if mechanism.monotonic else 2)
-    return (scores - scores.max(axis=-1, keepdims=True)) * jnp.float32(factor)
+    factor = (mechanism.epsilon - _IN_FLOAT32) / mechanism.sensitivity / (1 if mechanism.monotonic else 2)
+    return scores * jnp.float32(factor)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -162,8 +166,13 @@ def _log_exponential(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> Float[
 
 @partial(jax.jit, static_argnums=0)
 def _noisy_max(mechanism: ReportNoisyMax, scores: jax.Array, key: jax.Array) -> jax.Array:
-    factor = 1 if mechanism.monotonic else 2
-    step = finest_step(factor * mechanism.sensitivity / mechanism.epsilon, 1, 2**10)
-    scale = factor * (mechanism.sensitivity + step) / (mechanism.epsilon - ROUNDING)
+    moved = mechanism.sensitivity * (1 if mechanism.monotonic else 2)  # what a record changes between two scores
+    step = finest_step(moved / mechanism.epsilon, 1, 2**10)
+    scale = (moved + 3 * step) / (
+        mechanism.epsilon - ROUNDING
+    )  # rounded differences are off by a step, twice, and float32's own
     noise = discrete_laplace(key, scores.shape, step / scale)
-    return jnp.argmax(steps_of(scores, step) + noise.astype(jnp.float32), axis=-1).astype(jnp.int32)
+    steps = jnp.round(
+        jnp.maximum(scores * jnp.float32(1 / step), -(2.0**20))
+    )  # behind by what no noise makes good: it ends at 2^17
+    return jnp.argmax(steps.astype(jnp.int32) + noise, axis=-1).astype(jnp.int32)

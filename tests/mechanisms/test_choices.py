@@ -49,6 +49,16 @@ def test_scores_of_any_size_neither_overflow_nor_vanish() -> None:
     assert scipy.stats.binomtest(int(found[1]), DRAWS, 1 / (1 + math.exp(-1))).pvalue > FALSE_ALARM
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.int64, np.uint32, lambda scores: jnp.asarray(scores, jnp.int32)])
+@pytest.mark.parametrize(
+    "mechanism", [Exponential(epsilon=1.0, sensitivity=1), ReportNoisyMax(epsilon=1.0, sensitivity=1)]
+)
+def test_large_scores_are_not_rounded(mechanism: Any, kind: Any) -> None:
+    scores = np.tile([0, 1, 3], (1000, 1))
+    small, large = (mechanism(kind(scores + more), key=jax.random.key(0)) for more in (0, 2_000_000_000))
+    np.testing.assert_array_equal(small, large)
+
+
 @pytest.mark.parametrize("monotonic", [False, True])
 def test_report_noisy_max_chooses_as_laplace_noise_does(monotonic: bool) -> None:
     choose = ReportNoisyMax(epsilon=2.0, sensitivity=1.0, monotonic=monotonic)

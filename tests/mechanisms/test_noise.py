@@ -13,7 +13,8 @@ from hypothesis import given, settings, strategies as st
 
 import jaxdp
 from jaxdp.mechanisms import Gaussian, Laplace
-from jaxdp.mechanisms._grid import ROUNDING, digit_thresholds, discrete_laplace
+from jaxdp.mechanisms._grid import ROUNDING, digit_thresholds, discrete_laplace, steps_of, sum_on_grid
+from jaxdp.mechanisms._inputs import checked_values
 
 FALSE_ALARM = 1e-4
 DRAWS = 100_000
@@ -60,7 +61,7 @@ def test_the_noise_reaches_forty_four_scales() -> None:
         assert (2 ** len(digit_thresholds(rate)) - 1) * rate > 44
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=6)
 @given(st.floats(-1e6, 1e6, width=32), st.floats(0.01, 10), st.floats(0.01, 100))
 def test_every_release_lies_on_the_grid_whatever_the_value(value: float, epsilon: float, sensitivity: float) -> None:
     laplace = Laplace(epsilon=epsilon, sensitivity=sensitivity)
@@ -94,6 +95,32 @@ def test_counts_are_released_exactly_but_for_the_noise() -> None:
         np.testing.assert_allclose(same, same[0], rtol=0, atol=largest * 2.0**-24)
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.int64, np.uint32])
+@pytest.mark.parametrize("step", [2.0**-10, 1.0, 2.0**10])
+def test_values_that_float32_would_round_move_by_what_they_differ(kind: type, step: float) -> None:
+    laplace = Laplace(epsilon=1.0, sensitivity=step * 1024)
+    assert laplace.step == step
+    steps = []
+    for value in (1_000_000_000, 1_000_000_000 + int(1024 * step)):
+        checked = checked_values(kind(value), (), integers=False)
+        high, low = (int(part) for part in steps_of(checked, step))
+        steps.append(high * 2**20 + low)
+    assert steps[1] - steps[0] == 1024
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.floats(-(2.0**100), 2.0**100, width=32), st.integers(-40, 40), st.integers(-(2**30), 2**30))
+def test_a_release_is_the_float_nearest_to_the_exact_sum(value: float, power: int, noise: int) -> None:
+    step = 2.0**power
+    steps = steps_of(jnp.float32(value), step)
+    on_host = steps_of(np.asarray(value, np.float64), step)
+    exact = int(on_host[0]) * 2**20 + int(on_host[1])
+    assert abs(exact - min(max(Fraction(value) / Fraction(step), -(2**40)), 2**40)) <= 0.5
+    assert (int(steps[0]), int(steps[1])) == (int(on_host[0]), int(on_host[1]))
+    found = sum_on_grid(steps, jnp.int32(noise), step, 0.0)
+    assert np.float32(found) == np.float32(np.float32(exact + noise) * np.float32(step))
+
+
 def test_calibrated_gaussian_noise_has_the_epsilon_that_was_asked_for() -> None:
     gaussian = Gaussian.calibrated(epsilon=0.7, delta=1e-6, sensitivity=5.0)
     assert 0.6999 < get_epsilon_gaussian(gaussian.noise_multiplier, 1e-6) <= 0.7
@@ -107,12 +134,12 @@ def test_leading_axes_are_releases_that_the_ledger_counts() -> None:
 
 
 def test_a_mechanism_is_compiled_once_for_equal_descriptions() -> None:
-    from jaxdp.mechanisms._additive import _laplace
+    from jaxdp.mechanisms._additive import _on_grid
 
-    before = _laplace._cache_size()  # pyright: ignore[reportFunctionMemberAccess]
+    before = _on_grid._cache_size()  # pyright: ignore[reportFunctionMemberAccess]
     for seed in range(3):
         Laplace(epsilon=0.123, sensitivity=1.0)(np.zeros(4), key=jax.random.key(seed))
-    assert _laplace._cache_size() == before + 1  # pyright: ignore[reportFunctionMemberAccess]
+    assert _on_grid._cache_size() == before + 1  # pyright: ignore[reportFunctionMemberAccess]
 
 
 @pytest.mark.parametrize(
@@ -146,6 +173,11 @@ def test_values_that_would_show_are_refused(values: np.ndarray, said: str) -> No
     with pytest.raises(jaxdp.UsageError) as error:
         Laplace(epsilon=1.0, sensitivity=1.0, shape=(3,))(values, key=jax.random.key(0))
     assert said in str(error.value)
+
+
+def test_values_that_float32_would_round_are_refused_where_they_cannot_be_seen() -> None:
+    with pytest.raises(jaxdp.UsageError, match="values are int32"):
+        jax.jit(lambda values: Laplace(epsilon=1.0, sensitivity=1.0)(values, key=jax.random.key(0)))(jnp.arange(3))
 
 
 def test_integers_must_be_whole_numbers_by_type() -> None:
