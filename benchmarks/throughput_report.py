@@ -211,8 +211,8 @@ def _plot_workloads(cells: list[Cell], libraries: list[str], axes: Any) -> None:
         axes.bar_label(bars, labels=labels, fontsize=6)
     axes.set_xticks(range(len(usual)), [f"{workload}\nB = {size}" for workload, size in usual], fontsize=8)
     axes.set(yscale="log", ylabel="private steps: examples a second", title="Each library in its fastest mode")
-    axes.set_ylim(bottom=1)
-    axes.legend(fontsize=8, ncols=len(libraries))
+    axes.set_ylim(bottom=10, top=10 * axes.get_ylim()[1])  # room for the legend above the tallest bar
+    axes.legend(fontsize=8, ncols=len(libraries), loc="upper center")
 
 
 def _usual(cells: list[Cell], workload: str) -> int:

@@ -186,5 +186,14 @@ def _peak_resident_bytes() -> int:
 
 def tells_of_memory(said: str) -> bool:
     """Whether an error's words are those of a library that got no memory."""
-    words = ("RESOURCE_EXHAUSTED", "out of memory", "Out of memory", "allocate", "Allocator", "OOM", "bad_alloc")
+    words = (
+        "RESOURCE_EXHAUSTED",
+        "out of memory",
+        "Out of memory",
+        "allocate",
+        "Allocator",
+        "OOM",
+        "bad_alloc",
+        "Must be non NULL",
+    )
     return any(word in said for word in words)
