@@ -6,46 +6,51 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
 from .. import _checks
 from .._errors import UsageError
 from ..accounting._events import gaussian_event, repeated
-from ..noise import standard_normal
-from ._grid import ROUNDING, discrete_laplace, finest_step, steps_of, sum_on_grid, whole_step
-from ._inputs import checked_values, leading
+from ._discrete_gaussian import MARGIN, MOST_STEPS as MOST_OF_GAUSSIAN, discrete_gaussian
+from ._grid import (
+    MOST_STEPS as MOST_OF_LAPLACE,
+    ROUNDING,
+    discrete_laplace,
+    finest_step,
+    steps_of,
+    sum_on_grid,
+    whole_step,
+)
+from ._inputs import checked_epsilon, checked_sensitivity, checked_shape, checked_values, leading, settle
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
-
-_LEAST_ON_INTEGERS = 2.0**-10  # a scale of noise
-_MOST_ON_INTEGERS = {"Laplace": 2.0**24, "Gaussian": 2.0**20}  # a float32 draw times more would skip whole numbers
 
 
 @dataclass(frozen=True, kw_only=True)
 class Laplace:
     r"""Values plus Laplace noise: \(\Pr[\text{out}] \le e^\varepsilon \Pr'[\text{out}]\) for neighbouring data sets.
 
-    The noise is added on a grid (see `jaxdp.mechanisms._grid`); its scale covers the rounding to it.
+    The noise is added on a grid (see `jaxdp.mechanisms._grid`); its scale covers the rounding to it. Values are clamped to ±2^50
+    steps of the grid.
 
     Args:
-        epsilon: ε of one release; 1e-4 at least.
+        epsilon: ε of one release, from 1e-4 to 1000.
         sensitivity: Δ, the L1 distance by which adding or removing one record can move the values of one release, as the type
             holds them that they are given in.
         shape: of the values of one release; leading axes before it are releases of their own.
-        integers: whether values are whole numbers, such as counts, which the grid doesn't move. They are clamped to ±2^20, or
-            to ±2^30 under noise of a scale above 1024.
+        integers: whether values are whole numbers, such as counts, which the grid doesn't move.
 
     Raises:
-        UsageError: for an epsilon or a sensitivity that isn't above 0 and finite.
+        UsageError: for an epsilon or a sensitivity out of range, and for so many values at once that their rounding would cost
+            more than a little.
 
     Example:
         >>> import jax
         >>> laplace = Laplace(epsilon=0.5, sensitivity=1, integers=True)
         >>> float(laplace(1000, key=jax.random.key(0)))
-        999.8408203125
+        1003.4052734375
         >>> laplace.event
         LaplaceDpEvent(noise_multiplier=2.0)
 
@@ -59,11 +64,11 @@ class Laplace:
     integers: bool = False
 
     _middle: ClassVar[float] = 0.5  # where in its step the noise is put: it is a floor
+    _most_steps: ClassVar[float] = MOST_OF_LAPLACE
 
     def __post_init__(self) -> None:
-        _check_sensitivity(self.sensitivity, "L1")
-        if _checks.positive("epsilon", self.epsilon, "give the ε of one release, such as 1.0") < 1e-4:
-            raise UsageError(f"epsilon={self.epsilon} is below 1e-4, which is noise alone: give 1e-4 at least")
+        epsilon, sensitivity = checked_epsilon(self.epsilon), checked_sensitivity(self.sensitivity)
+        settle(self, epsilon=epsilon, sensitivity=sensitivity, shape=checked_shape(self.shape))
         _check_scale(self)
 
     @property
@@ -72,7 +77,7 @@ class Laplace:
         scale = self.sensitivity / self.epsilon
         if self.integers:
             return whole_step(scale)
-        return finest_step(scale, math.prod(self.shape), 2**17)
+        return finest_step(scale, self.sensitivity / math.prod(self.shape), MOST_OF_LAPLACE / 4)
 
     @property
     def scale(self) -> float:
@@ -114,18 +119,17 @@ class Laplace:
 class Gaussian:
     r"""Values plus Gaussian noise of standard deviation σ = noise multiplier · Δ.
 
-    The noise is rounded to the same grid as the values (see `jaxdp.mechanisms._grid`), and σ covers the values' rounding. Draws
-    end at 7.5 σ, beyond which 10⁻¹³ of a true Gaussian lie. Unlike Laplace noise it is computed in float32 before it is rounded,
-    to about one part in a thousand of a step: where the exact distribution matters, take `Laplace`.
+    The noise is a discrete Gaussian on a grid (see `jaxdp.mechanisms._discrete_gaussian`), and σ covers the values' rounding to
+    it. Draws end at 9 σ, beyond which 10⁻¹⁸ of a true Gaussian lie. Values are clamped to ±2^50 steps of the grid.
 
     Args:
-        noise_multiplier: standard deviation of the noise over the sensitivity.
+        noise_multiplier: standard deviation of the noise over the sensitivity, from 1e-3 to 1e6.
         sensitivity: Δ, the L2 distance by which adding or removing one record can move the values of one release.
         shape: of the values of one release; leading axes before it are releases of their own.
-        integers: whether values are whole numbers, which the grid doesn't move; clamped as `Laplace` does.
+        integers: whether values are whole numbers, which the grid doesn't move.
 
     Raises:
-        UsageError: for a noise multiplier or a sensitivity that isn't above 0 and finite.
+        UsageError: as `Laplace` does.
 
     Example:
         >>> gaussian = Gaussian.calibrated(epsilon=1.0, delta=1e-5, sensitivity=2.0, shape=(3,))
@@ -141,11 +145,16 @@ class Gaussian:
     shape: tuple[int, ...] = ()
     integers: bool = False
 
-    _middle: ClassVar[float] = 0.0  # where in its step the noise is put: it is rounded
+    _middle: ClassVar[float] = 0.0  # where in its step the noise is put: it is symmetric about 0
+    _most_steps: ClassVar[float] = MOST_OF_GAUSSIAN
 
     def __post_init__(self) -> None:
-        _check_sensitivity(self.sensitivity, "L2")
-        _checks.positive("noise_multiplier", self.noise_multiplier, "give the noise in units of the sensitivity")
+        fix = "give the noise in units of the sensitivity"
+        noise_multiplier = _checks.positive("noise_multiplier", self.noise_multiplier, fix)
+        if not 1e-3 <= noise_multiplier <= 1e6:
+            raise UsageError(f"noise_multiplier={noise_multiplier} must lie between 1e-3 and 1e6: {fix}")
+        sensitivity = checked_sensitivity(self.sensitivity)
+        settle(self, noise_multiplier=noise_multiplier, sensitivity=sensitivity, shape=checked_shape(self.shape))
         _check_scale(self)
 
     @classmethod
@@ -176,13 +185,13 @@ class Gaussian:
         scale = self.noise_multiplier * self.sensitivity
         if self.integers:
             return whole_step(scale)
-        return finest_step(scale, math.isqrt(math.prod(self.shape)) + 1, 2**14)
+        return finest_step(scale, self.sensitivity / math.sqrt(math.prod(self.shape)), MOST_OF_GAUSSIAN / 4)
 
     @property
     def scale(self) -> float:
         """The noise's standard deviation σ."""
         rounding = 0.0 if self.integers else math.sqrt(math.prod(self.shape)) * self.step
-        return self.noise_multiplier * (self.sensitivity + rounding)
+        return self.noise_multiplier * (self.sensitivity + rounding) * (1 + MARGIN)
 
     @property
     def event(self) -> "DpEvent":
@@ -198,7 +207,7 @@ class Gaussian:
         return _release(self, values, key)
 
     def _noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        return jnp.round(standard_normal(key, shape) * jnp.float32(self.scale / self.step)).astype(jnp.int32)
+        return discrete_gaussian(key, shape, self.scale / self.step)
 
 
 def _release(mechanism: Laplace | Gaussian, values: Any, key: jax.Array) -> jax.Array:
@@ -215,16 +224,16 @@ def _on_grid(mechanism: Laplace | Gaussian, values: Any, key: jax.Array) -> jax.
     return sum_on_grid(steps, mechanism._noise(key, steps[0].shape), mechanism.step, mechanism._middle)
 
 
-def _check_sensitivity(sensitivity: Any, norm: str) -> None:
-    fix = f"give the {norm} distance by which adding or removing one record can move the values"
-    if not 1e-20 <= _checks.positive("sensitivity", sensitivity, fix) <= 1e20:
-        raise UsageError(f"sensitivity={sensitivity} must lie between 1e-20 and 1e20: {fix}")
-
-
 def _check_scale(mechanism: Laplace | Gaussian) -> None:
-    largest = _MOST_ON_INTEGERS[type(mechanism).__name__]
-    if mechanism.integers and not _LEAST_ON_INTEGERS <= mechanism.scale <= largest:
+    """That the noise has as many steps as can be drawn."""
+    most = mechanism._most_steps
+    if mechanism.integers and not (mechanism.scale >= 2**-10 and mechanism.scale / mechanism.step <= most):
         raise UsageError(
             f"{mechanism} has noise of scale {mechanism.scale:.3g}: for whole numbers it must lie between 2^-10 and "
-            f"2^{math.log2(largest):.0f}; give another sensitivity, or the values as floats"
+            f"2^{math.log2(most):.0f}; give another sensitivity, or the values as floats"
+        )
+    if mechanism.scale / mechanism.step > most:
+        raise UsageError(
+            f"{mechanism} rounds so many values at once that the noise would have to grow by half or more to cover it: release "
+            "fewer together, or with a larger epsilon"
         )

@@ -6,9 +6,10 @@ about a thousandth of the noise's scale or less; the noise is a whole number of 
 hardware as IEEE 754 says, is a function of an exact sum. Rounding can bring values apart by \(g\) more than they were, which
 the noise covers.
 
-For Laplace noise the whole number is \(\lfloor L / g \rfloor\), so that a release is what continuous Laplace noise of the same
-scale would give after rounding, and costs no more. Its magnitude is geometric, and the binary digits of a geometric variable
-are independent: each is drawn from random bits by comparing integers, with no logarithm to round.
+For Gaussian noise the whole number is a discrete Gaussian (`_discrete_gaussian`). For Laplace noise it is
+\(\lfloor L / g \rfloor\), so that a release is what continuous Laplace noise of the same scale would give after rounding, and
+costs no more. Its magnitude is geometric, and the binary digits of a geometric variable are independent: each is drawn from
+random bits by comparing integers, with no logarithm to round.
 
 References:
     Mironov, "On significance of the least significant bits for differential privacy", 2012.
@@ -26,11 +27,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from .._errors import UsageError
 from ..noise._threefry import index_bits
 
 COARSEST = 2**10  # steps in the noise's scale, at least
-ROUNDING = 2e-6  # what the digits' probabilities, rounded to 32 or 64 bits, can add to a privacy loss
+MOST_STEPS = 2**24  # in the scale of Laplace noise, whose draws are int32
+ROUNDING = (
+    2e-6  # what the digits' probabilities, rounded to 64 bits, can add to the privacy loss of all values together
+)
 _DEEPEST = 64 * math.log(2)  # in scales: a digit beyond it is 0 but for 2^-64
 
 
@@ -39,23 +42,23 @@ def power_of_two(value: float) -> float:
     return 2.0 ** math.floor(math.log2(value))
 
 
-def finest_step(scale: float, size: int, most_steps: int) -> float:
-    """The grid for values whose noise has that scale, so fine that rounding `size` of them at once costs next to nothing.
+def finest_step(scale: float, moved: float, most_steps: float) -> float:
+    """The grid for values whose noise has that scale, so fine that rounding costs next to nothing.
 
     Args:
         scale: of the noise, before rounding is covered.
-        size: how many values are rounded, as the sensitivity's norm counts them.
+        moved: the sensitivity over what rounding by one step can add to it, in steps.
         most_steps: of the grid in a scale.
 
     Returns:
-        g, a power of two.
+        g, a power of two: a 256th of `moved` and a 1024th of the scale at most, unless that takes too many steps.
     """
-    return power_of_two(scale / min(max(COARSEST, 256 * size), most_steps))
+    return power_of_two(max(scale / most_steps, min(scale / COARSEST, moved / 256)))
 
 
 def whole_step(scale: float) -> float:
-    """The grid for whole numbers, which all lie on it: g, a power of two between 2^-10 and 1."""
-    return min(1.0, max(2.0**-10, power_of_two(scale / COARSEST)))
+    """The grid for whole numbers, which all lie on it: g, a power of two between 2^-20 and 1."""
+    return min(1.0, max(2.0**-20, power_of_two(scale / COARSEST)))
 
 
 def discrete_laplace(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -> Int[Array, "..."]:
@@ -69,20 +72,15 @@ def discrete_laplace(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -
     Returns:
         int32 array of that shape; its distribution is symmetric about -1/2 and reaches 44 scales at least.
     """
-    if not 2**-24 <= rate <= 1:
-        raise UsageError(f"the noise's scale is {1 / rate:.3g} steps of the grid: it must lie between 1 and 2^24")
+    assert 1 <= 1 / rate <= MOST_STEPS
     thresholds = digit_thresholds(rate)
-    needed = 1 + sum(2 if threshold % 2**32 else 1 for threshold in thresholds)
-    pairs = jax.random.bits(key, ((needed + 1) // 2, 2), jnp.uint32)
-    words = [word for pair in pairs for word in index_bits(pair, shape)]
-    negative = (words.pop() & jnp.uint32(1)) == 1
+    keys = jax.random.bits(key, (len(thresholds) + 1, 2), jnp.uint32)
+    negative = (index_bits(keys[-1], shape)[0] & jnp.uint32(1)) == 1
     magnitude = jnp.zeros(shape, jnp.int32)
     for digit, threshold in enumerate(thresholds):
-        high, low = (jnp.uint32(part) for part in divmod(threshold, 2**32))
-        word = words.pop()
-        one = word < high
-        if threshold % 2**32:
-            one = one | ((word == high) & (words.pop() < low))
+        upper, lower = (jnp.uint32(part) for part in divmod(threshold, 2**32))
+        first, second = index_bits(keys[digit], shape)
+        one = (first < upper) | ((first == upper) & (second < lower))
         magnitude = magnitude | (one.astype(jnp.int32) << digit)
     return jnp.where(negative, ~magnitude, magnitude)  # ~m is -1 - m: minus a fraction's floor
 
@@ -91,36 +89,35 @@ def digit_thresholds(rate: float) -> list[int]:
     r"""Of a geometric variable's binary digits, lowest first: digit i is 1 with probability \(1 / (1 + e^{2^i \cdot rate})\).
 
     Returns:
-        The probabilities in units of 2^-64, rounded to 25 significant bits or more; where that takes 32 bits, whole multiples of
-        2^32.
+        The probabilities in units of 2^-64.
     """
     digits = math.floor(math.log2(_DEEPEST / rate)) + 1
-    probabilities = [1 / (1 + math.exp(rate * 2**digit)) for digit in range(digits)]
-    return [round(p * 2**32) * 2**32 if p >= 2**-8 else round(p * 2**64) for p in probabilities]
+    return [round(2**64 / (1 + math.exp(rate * 2**digit))) for digit in range(digits)]
 
 
 def steps_of(values: Any, step: float) -> tuple[Any, Any]:
     """Values in whole steps of the grid, as high · 2^20 + low; division by a power of two is exact.
 
     Args:
-        values: [...], NumPy's in float64, JAX's in float32, or JAX's in int32 where the step is 1 at most.
+        values: [...], NumPy's in float64, JAX's in float32, or JAX's in int32 where the step is 2^-20 to 1.
         step: g.
 
     Returns:
-        high and low, int32 [...]; values beyond 2^40 steps are clamped, those in int32 beyond 2^30.
+        high and low, int32 [...]; values beyond 2^50 steps are clamped.
     """
     if values.dtype == np.int32:
-        farthest = int(2**30 * step)
-        steps = jnp.clip(values, -farthest, farthest) * jnp.int32(1 / step)
-        return steps >> 20, steps & (2**20 - 1)
+        digits = 20 + round(math.log2(step))  # of a whole number that make up the lower 20
+        farthest = min(2**31 - 1, int(2**50 * step))
+        values = jnp.clip(values, -farthest, farthest)
+        return values >> digits, (values & (2**digits - 1)) << (20 - digits)
     xp = np if isinstance(values, np.ndarray) else jnp
-    steps = xp.round(xp.clip(values * (1 / step), -(2.0**40), 2.0**40))
+    steps = xp.round(xp.clip(values * (1 / step), -(2.0**50), 2.0**50))
     high = xp.floor(steps * 2.0**-20)
     return high.astype(np.int32), (steps - high * 2.0**20).astype(np.int32)
 
 
 def sum_on_grid(steps: tuple[Any, Any], noise: Int[Array, "..."], step: float, middle: float) -> Float[Array, "..."]:
-    """The float32 nearest to (steps + noise + middle) · step: a function of the exact sum, since one addition alone rounds.
+    """(steps + noise + middle) · step in float32: a function of the exact sum, and the nearest float below 2^44 steps.
 
     Args:
         steps: high and low, as from `steps_of`.

@@ -1,4 +1,4 @@
-"""What a mechanism takes: checks of values before anything is compiled."""
+"""What a mechanism takes: checks of its parameters and of values, before anything is compiled."""
 
 import math
 from typing import Any
@@ -8,7 +8,42 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from .. import _checks
 from .._errors import UsageError
+
+
+def settle(mechanism: Any, **fields: Any) -> None:
+    """Put checked plain numbers in the place of what was given: arithmetic on NumPy's small integers would wrap."""
+    for name, value in fields.items():
+        object.__setattr__(mechanism, name, value)
+
+
+def checked_epsilon(epsilon: Any, largest: float = 1000.0) -> float:
+    """ε between 1e-4, below which there is noise alone, and `largest`, above which there is none to speak of."""
+    fix = "give the ε of one release, such as 1.0"
+    number = _checks.positive("epsilon", epsilon, fix)
+    if number < 1e-4:
+        raise UsageError(f"epsilon={epsilon} is below 1e-4, which is noise alone: {fix}")
+    if number > largest:
+        raise UsageError(f"epsilon={epsilon} is above {largest:g}, which hides nothing: {fix}")
+    return number
+
+
+def checked_sensitivity(sensitivity: Any) -> float:
+    """Δ within what float32 and the grid can hold."""
+    fix = "give the most by which adding or removing one record can move what is released"
+    number = _checks.positive("sensitivity", sensitivity, fix)
+    if not 1e-20 <= number <= 1e20:
+        raise UsageError(f"sensitivity={sensitivity} must lie between 1e-20 and 1e20: {fix}")
+    return number
+
+
+def checked_shape(shape: Any) -> tuple[int, ...]:
+    """A tuple of whole numbers above 0."""
+    fix = "give a tuple such as (3,)"
+    if not isinstance(shape, tuple | list):
+        raise UsageError(f"shape={shape!r} is not a tuple: {fix}")
+    return tuple(_checks.count("shape", size, fix) for size in shape)
 
 
 def leading(values: Any, shape: tuple[int, ...]) -> int:
@@ -20,11 +55,11 @@ def checked_values(values: Any, shape: tuple[int, ...], *, integers: bool) -> ja
     """Values after a look at their shape, their type and NaNs.
 
     Returns:
-        JAX's array in int32 where they are `integers`, else in float32; NumPy's in float64 where float32 might round them, which
-        would move values beyond 2^24 by more than a record can.
+        JAX's array in int32 where they are `integers`, else in float32; NumPy's in float64 where these might not hold them, since
+        float32 would move values beyond 2^24 by more than a record can.
     """
     _leading_axes(np.shape(values), shape)
-    given = values if isinstance(values, jax.Array) else np.asarray(values)
+    given = _array(values)
     whole = jnp.issubdtype(given.dtype, jnp.integer) or given.dtype == bool
     if integers and not whole:
         raise UsageError(f"values are {given.dtype}, and integers=True: give whole numbers, or leave integers out")
@@ -32,12 +67,35 @@ def checked_values(values: Any, shape: tuple[int, ...], *, integers: bool) -> ja
         finite(given, "values")
     if not integers:
         return _as_floats(given, whole)
-    limits = np.iinfo(np.int32)
-    if isinstance(given, np.ndarray):
-        given = given.astype(np.int64).clip(limits.min, limits.max)
-    elif given.dtype == jnp.uint32:
-        given = jnp.minimum(given, jnp.uint32(limits.max))
-    return jnp.asarray(given, jnp.int32)
+    return _as_int32(given)
+
+
+def records_on_host(records: Any) -> np.ndarray:
+    """Records as float64, in which they are clamped and counted exactly; refuses what isn't real, or is traced."""
+    if isinstance(records, Tracer):
+        raise UsageError(
+            "records are traced by jax: summaries are computed on the host, so call them outside of jax.jit"
+        )
+    given = np.asarray(records)
+    if not (jnp.issubdtype(given.dtype, jnp.number) or given.dtype == bool) or np.iscomplexobj(given):
+        raise UsageError(f"records are {given.dtype}: give real numbers")
+    return given.astype(np.float64)
+
+
+def _array(values: Any) -> jax.Array | np.ndarray:
+    given = values if isinstance(values, jax.Array) else np.asarray(values)
+    return given.astype(np.float64) if given.dtype == np.longdouble else given
+
+
+def _as_int32(given: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    """Whole numbers clamped to int32 before they are cast, which would wrap; NumPy's that are larger as float64."""
+    if given.dtype == bool or given.dtype.itemsize < 4:
+        return jnp.asarray(given, jnp.int32)
+    if isinstance(given, np.ndarray) and given.size and not (given.min() >= -(2**31) and given.max() < 2**31):
+        return _as_floats(given, whole=True)
+    ours, theirs = np.iinfo(np.int32), np.iinfo(given.dtype)
+    lower, upper = max(ours.min, theirs.min), min(ours.max, theirs.max)
+    return jnp.asarray(given.clip(given.dtype.type(lower), given.dtype.type(upper)), jnp.int32)
 
 
 def _as_floats(given: jax.Array | np.ndarray, whole: bool) -> jax.Array | np.ndarray:
@@ -57,7 +115,7 @@ def checked_scores(scores: Any) -> jax.Array:
     The difference is taken before anything is rounded to float32, which would move scores such as counts above 2^24 by more than
     a record can.
     """
-    given = scores if isinstance(scores, jax.Array) else np.asarray(scores)
+    given = _array(scores)
     if given.ndim == 0 or given.shape[-1] == 0:
         raise UsageError(
             f"scores of shape {given.shape} have no candidates: give [..., candidates], one candidate or more"
@@ -75,7 +133,7 @@ def checked_scores(scores: Any) -> jax.Array:
 
 def whole_numbers(values: Any, name: str, categories: int) -> jax.Array:
     """Categories as int32, after a look at their type and, where they can be seen, their range."""
-    given = values if isinstance(values, jax.Array) else np.asarray(values)
+    given = _array(values)
     if not (jnp.issubdtype(given.dtype, jnp.integer) or given.dtype == bool):
         raise UsageError(f"{name} are {given.dtype}: give whole numbers from 0 to {categories - 1}")
     if not isinstance(given, Tracer) and given.size and not (given.min() >= 0 and given.max() < categories):
@@ -86,12 +144,15 @@ def whole_numbers(values: Any, name: str, categories: int) -> jax.Array:
 
 
 def finite(values: Any, name: str) -> None:
-    """Refuse NaNs and infinities where they can be seen; under `jax.jit` a caller has to."""
+    """Refuse what isn't real, and NaNs and infinities where they can be seen; under `jax.jit` a caller has to."""
+    if not (jnp.issubdtype(values.dtype, jnp.number) or values.dtype == bool) or jnp.iscomplexobj(values):
+        raise UsageError(f"{name} are {values.dtype}: give real numbers")
     if isinstance(values, Tracer) or bool(jnp.isfinite(jnp.asarray(values, jnp.float32)).all()):
         return
-    bad = int((~np.isfinite(np.asarray(values, np.float32))).sum())
+    with np.errstate(over="ignore"):
+        bad = int((~np.isfinite(np.asarray(values).astype(np.float32))).sum())
     raise UsageError(
-        f"{name} hold {bad} NaNs or infinities, whose release would show them: replace them, record by record"
+        f"{name} hold {bad} NaNs or infinities in float32, whose release would show them: replace them, record by record"
     )
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise._threefry import index_bits
-from ._inputs import whole_numbers
+from ._inputs import checked_epsilon, settle, whole_numbers
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -27,11 +27,11 @@ class RandomizedResponse:
     another.
 
     Args:
-        epsilon: ε of one answer; at most 16.
+        epsilon: ε of one answer, from 1e-4 to 16.
         categories: k, 2 for yes and no.
 
     Raises:
-        UsageError: for an epsilon that isn't above 0 and at most 16, and for fewer than 2 or more than 65,536 categories.
+        UsageError: for an epsilon out of range, and for fewer than 2 or more than 65,536 categories.
 
     Example:
         >>> import jax, numpy as np
@@ -52,22 +52,20 @@ class RandomizedResponse:
     categories: int = 2
 
     def __post_init__(self) -> None:
-        if _checks.positive("epsilon", self.epsilon, "give the ε of one answer, such as 1.0") > 16:
-            raise UsageError(
-                f"epsilon={self.epsilon} is above 16, at which nearly all answers are the true ones: give less"
-            )
-        if not 2 <= _checks.count("categories", self.categories, "give the number of possible answers") <= 2**16:
+        categories = _checks.count("categories", self.categories, "give the number of possible answers")
+        if not 2 <= categories <= 2**16:
             raise UsageError(f"categories={self.categories} must lie between 2 and 65,536")
+        settle(self, epsilon=checked_epsilon(self.epsilon, largest=16), categories=categories)
 
     @property
     def noise_parameter(self) -> float:
         """p, the probability with which an answer is drawn anew: a multiple of 2^-32, rounded up.
 
-        Rounded so far that remainders of 32 bits, which favour some categories by k·2^-32, are covered, too.
+        Rounded so far that remainders of 64 bits, which favour some categories by k·2^-64, are covered, too.
         """
         wanted = self.categories / (math.exp(self.epsilon) + self.categories - 1)
         if self.categories & (self.categories - 1):
-            wanted *= 1 + self.categories * 2.0**-30
+            wanted *= 1 + self.categories * 2.0**-50
         return min(2**32 - 1, math.ceil(wanted * 2**32)) / 2**32
 
     @property
@@ -115,7 +113,12 @@ class RandomizedResponse:
 
 @partial(jax.jit, static_argnums=0)
 def _respond(mechanism: RandomizedResponse, answers: jax.Array, key: jax.Array) -> jax.Array:
-    coin, other = index_bits(jax.random.bits(key, (2,), jnp.uint32), answers.shape)
+    of_coins, of_answers = jax.random.bits(key, (2, 2), jnp.uint32)
+    coin, low = index_bits(of_coins, answers.shape)
     anew = coin < jnp.uint32(round(mechanism.noise_parameter * 2**32))
-    drawn = (other % jnp.uint32(mechanism.categories)).astype(jnp.int32)
-    return jnp.where(anew, drawn, jnp.clip(answers, 0, mechanism.categories - 1))
+    k = jnp.uint32(mechanism.categories)
+    drawn = low % k
+    if mechanism.categories & (mechanism.categories - 1):  # high · 2^32 + low, modulo k: no product exceeds 32 bits
+        high, _ = index_bits(of_answers, answers.shape)
+        drawn = ((high % k) * jnp.uint32(2**32 % mechanism.categories) % k + drawn) % k
+    return jnp.where(anew, drawn.astype(jnp.int32), jnp.clip(answers, 0, mechanism.categories - 1))

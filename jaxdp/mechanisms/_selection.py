@@ -10,11 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, UInt32
 
 from .. import _checks
-from .._errors import UsageError
 from ..accounting._events import repeated
 from ..noise._threefry import index_bits
 from ._grid import ROUNDING, discrete_laplace, finest_step
-from ._inputs import checked_scores
+from ._inputs import checked_epsilon, checked_scores, checked_sensitivity, settle
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -38,7 +37,7 @@ class Exponential:
             proportional to \(\exp(\varepsilon s_r / \Delta)\) at the same cost.
 
     Raises:
-        UsageError: for an epsilon or a sensitivity that isn't above 0 and finite.
+        UsageError: for an epsilon or a sensitivity out of range.
 
     Example:
         >>> import jax
@@ -106,7 +105,7 @@ class ReportNoisyMax:
             enough then.
 
     Raises:
-        UsageError: for an epsilon or a sensitivity that isn't above 0 and finite.
+        UsageError: for an epsilon or a sensitivity out of range.
 
     References:
         Dwork and Roth, "The algorithmic foundations of differential privacy", 2014, claim 3.9. A pure ε costs ε²/2 of
@@ -138,10 +137,8 @@ class ReportNoisyMax:
 
 
 def _check(mechanism: Exponential | ReportNoisyMax) -> None:
-    if _checks.positive("epsilon", mechanism.epsilon, "give the ε of one choice, such as 1.0") < 1e-4:
-        raise UsageError(f"epsilon={mechanism.epsilon} is below 1e-4, which is chance alone: give 1e-4 at least")
-    fix = "give the most by which one record can move any score"
-    _checks.positive("sensitivity", mechanism.sensitivity, fix)
+    epsilon, sensitivity = checked_epsilon(mechanism.epsilon), checked_sensitivity(mechanism.sensitivity)
+    settle(mechanism, epsilon=epsilon, sensitivity=sensitivity, monotonic=bool(mechanism.monotonic))
 
 
 def _weights(mechanism: Exponential, scores: jax.Array) -> jax.Array:
@@ -167,12 +164,10 @@ def _log_exponential(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> Float[
 @partial(jax.jit, static_argnums=0)
 def _noisy_max(mechanism: ReportNoisyMax, scores: jax.Array, key: jax.Array) -> jax.Array:
     moved = mechanism.sensitivity * (1 if mechanism.monotonic else 2)  # what a record changes between two scores
-    step = finest_step(moved / mechanism.epsilon, 1, 2**10)
+    step = finest_step(moved / mechanism.epsilon, moved / 3, 2**20)
     scale = (moved + 3 * step) / (
-        mechanism.epsilon - ROUNDING
-    )  # rounded differences are off by a step, twice, and float32's own
+        mechanism.epsilon - ROUNDING - _IN_FLOAT32
+    )  # rounded differences are off by a step, twice
     noise = discrete_laplace(key, scores.shape, step / scale)
-    steps = jnp.round(
-        jnp.maximum(scores * jnp.float32(1 / step), -(2.0**20))
-    )  # behind by what no noise makes good: it ends at 2^17
-    return jnp.argmax(steps.astype(jnp.int32) + noise, axis=-1).astype(jnp.int32)
+    behind = jnp.maximum(scores * jnp.float32(1 / step), -(2.0**29))  # further than any noise reaches: it ends at 2^27
+    return jnp.argmax(jnp.round(behind).astype(jnp.int32) + noise, axis=-1).astype(jnp.int32)

@@ -2,17 +2,15 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
 from .. import _checks
 from .._errors import UsageError
 from ._additive import Laplace
+from ._inputs import checked_epsilon, checked_shape, records_on_host, settle
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -22,9 +20,10 @@ if TYPE_CHECKING:
 class NoisyMean:
     r"""The mean of records clamped to [lower, upper], by Laplace noise on their sum.
 
-    Each record, measured from the middle of the bounds, becomes a whole number of steps of their range: the sum is exact whatever
-    its order, and one record moves it by no more than half the range. The sum is divided by `num_records`, which is public;
-    dividing by the number found would tell it. A NaN counts as the middle.
+    Each record, measured from the middle of the bounds, is rounded to a whole number of steps, of which half the range has
+    `levels`: the sum is exact whatever its order, and one record moves it by no more than half the range. The sum is divided by
+    `num_records`, which is public; dividing by the number found would tell it. A NaN counts as the middle. Records are clamped
+    and summed on the host, in float64 and 64-bit integers.
 
     Args:
         epsilon: ε of one mean.
@@ -34,7 +33,7 @@ class NoisyMean:
         shape: of a record; () for numbers.
 
     Raises:
-        UsageError: for bounds that aren't finite and in order, or too many records for sums in 32 bits.
+        UsageError: for bounds that aren't finite and in order, and where so many numbers or so small an epsilon leave few levels.
 
     Example:
         >>> import jax, numpy as np
@@ -51,25 +50,28 @@ class NoisyMean:
     shape: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("lower", "upper"):
-            if not math.isfinite(_checks.real(name, getattr(self, name), "give a public bound of the records")):
-                raise UsageError(f"{name}={getattr(self, name)} is not finite: give a public bound of the records")
-        if not self.lower < self.upper:
+        fix = "give a public bound of the records"
+        lower, upper = (_checks.real(name, getattr(self, name), fix) for name in ("lower", "upper"))
+        if not math.isfinite(upper - lower):
+            raise UsageError(
+                f"lower={self.lower} and upper={self.upper} must be finite, and their difference, too: {fix}"
+            )
+        if not lower < upper:
             raise UsageError(f"lower={self.lower} is not below upper={self.upper}: give the records' public bounds")
-        _checks.count("num_records", self.num_records, "give the number of records")
-        _checks.positive("epsilon", self.epsilon, "give the ε of one mean, such as 1.0")
+        num_records = _checks.count("num_records", self.num_records, "give the number of records")
+        epsilon, shape = checked_epsilon(self.epsilon), checked_shape(self.shape)
+        settle(self, epsilon=epsilon, lower=lower, upper=upper, num_records=num_records, shape=shape)
         if self.levels < 16:
             raise UsageError(
-                f"{self.num_records} records of {math.prod(self.shape)} numbers at epsilon={self.epsilon} leave {self.levels} "
-                "levels for half a range, too few: give fewer numbers or a larger epsilon"
+                f"records of {math.prod(self.shape)} numbers at epsilon={self.epsilon} leave {self.levels} levels for half a "
+                "range, too few: give fewer numbers or a larger epsilon"
             )
 
     @property
     def levels(self) -> int:
         """Into how many steps half the range is divided: a power of two."""
-        of_sums = 28 - math.ceil(math.log2(self.num_records))
         of_noise = math.floor(23 - math.log2(math.prod(self.shape) / self.epsilon))
-        return 2 ** max(0, min(15, of_sums, of_noise))
+        return 2 ** max(0, min(20, of_noise))
 
     @property
     def noise(self) -> Laplace:
@@ -82,7 +84,7 @@ class NoisyMean:
         """dp-accounting's event of one mean."""
         return self.noise.event
 
-    def __call__(self, records: Any, *, key: Key[Array, ""]) -> Float[Array, "..."]:
+    def __call__(self, records: Any, *, key: Key[Array, ""]) -> Float[np.ndarray, "..."]:
         """The noisy mean.
 
         Args:
@@ -90,22 +92,18 @@ class NoisyMean:
             key: a scalar key, used here and nowhere else.
 
         Returns:
-            float32 [*shape].
+            float64 [*shape].
 
         Raises:
-            UsageError: for another shape, and for twice as many records as told or more.
+            UsageError: for another shape or type.
         """
         _checks.key(key)
         found = np.shape(records)
         if not found or found[1:] != self.shape:
             raise UsageError(f"records have shape {found}: give [n, *shape] with shape={self.shape}")
-        if found[0] > 2 * self.num_records:
-            raise UsageError(
-                f"there are {found[0]} records, more than twice num_records={self.num_records}: give their number"
-            )
+        noisy = np.asarray(self.noise(_sum(self, records_on_host(records)), key=key), np.float64)
         half = (self.upper - self.lower) / 2
-        noisy = self.noise(_sum(self, jnp.asarray(records, jnp.float32)), key=key)
-        return noisy * jnp.float32(half / self.levels / self.num_records) + jnp.float32(self.lower + half)
+        return np.asarray(noisy * (half / self.levels / self.num_records) + (self.lower + half))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +111,8 @@ class NoisyHistogram:
     r"""How many records lie in each bin, by Laplace noise on the counts.
 
     Bin j holds the records in [edge j, edge j + 1); the last one holds its upper edge, too. Records beyond the outer edges are
-    clamped to them, NaNs to the first. Counts can come out fractional or below zero: rounding or clamping them is up to you, and
-    costs nothing.
+    clamped to them, NaNs to the first; they are compared on the host, in float64. Counts can come out fractional or below zero:
+    rounding or clamping them is up to you, and costs nothing.
 
     Args:
         epsilon: ε of one histogram.
@@ -128,17 +126,18 @@ class NoisyHistogram:
         >>> histogram = NoisyHistogram(epsilon=1.0, edges=(0, 18, 65, 120))
         >>> counts = histogram(np.arange(1000) % 80, key=jax.random.key(0))
         >>> [round(float(count)) for count in counts]
-        [234, 585, 179]
+        [236, 587, 183]
     """
 
     epsilon: float
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        edges = np.asarray(self.edges, np.float64)
-        if edges.ndim != 1 or len(edges) < 2 or not np.isfinite(edges).all() or not (np.diff(edges) > 0).all():
-            raise UsageError(f"edges={self.edges} must be two finite numbers or more, each above the one before")
-        _checks.positive("epsilon", self.epsilon, "give the ε of one histogram, such as 1.0")
+        fix = "give the bins' public edges, such as (0, 18, 65)"
+        edges = tuple(_checks.real("edges", edge, fix) for edge in np.ravel(self.edges).tolist())
+        if len(edges) < 2 or not np.isfinite(edges).all() or not (np.diff(edges) > 0).all():
+            raise UsageError(f"edges={self.edges} must be two finite numbers or more, each above the one before: {fix}")
+        settle(self, epsilon=checked_epsilon(self.epsilon), edges=edges)
 
     @property
     def noise(self) -> Laplace:
@@ -159,23 +158,24 @@ class NoisyHistogram:
 
         Returns:
             float32 [bins].
+
+        Raises:
+            UsageError: for another shape or type.
         """
         _checks.key(key)
         if np.ndim(records) != 1:
             raise UsageError(f"records have shape {np.shape(records)}: give [n], one number for each")
-        return self.noise(_counts(self, jnp.asarray(records, jnp.float32)), key=key)
+        return self.noise(_counts(self, records_on_host(records)), key=key)
 
 
-@partial(jax.jit, static_argnums=0)
-def _sum(mean: NoisyMean, records: jax.Array) -> jax.Array:
-    middle, half = (mean.upper + mean.lower) / 2, (mean.upper - mean.lower) / 2
-    steps = jnp.round((records - jnp.float32(middle)) * jnp.float32(mean.levels / half))
-    clamped = jnp.clip(jnp.where(jnp.isnan(steps), 0, steps), -mean.levels, mean.levels)
-    return clamped.astype(jnp.int32).sum(axis=0)
+def _sum(mean: NoisyMean, records: Float[np.ndarray, "n ..."]) -> np.ndarray:
+    middle, half = mean.lower + (mean.upper - mean.lower) / 2, (mean.upper - mean.lower) / 2
+    with np.errstate(over="ignore"):  # it is clamped
+        steps = np.rint((records - middle) / half * mean.levels)
+    clamped = np.where(np.isnan(steps), 0, steps).clip(-mean.levels, mean.levels)
+    return np.asarray(clamped.astype(np.int64).sum(axis=0))
 
 
-@partial(jax.jit, static_argnums=0)
-def _counts(histogram: NoisyHistogram, records: jax.Array) -> jax.Array:
-    inner = jnp.asarray(histogram.edges[1:-1], jnp.float32)
-    bins = jnp.where(jnp.isnan(records), 0, jnp.searchsorted(inner, records, side="right"))
-    return jnp.zeros(len(histogram.edges) - 1, jnp.int32).at[bins].add(1)
+def _counts(histogram: NoisyHistogram, records: Float[np.ndarray, " n"]) -> np.ndarray:
+    bins = np.searchsorted(histogram.edges[1:-1], records, side="right")
+    return np.bincount(np.where(np.isnan(records), 0, bins), minlength=len(histogram.edges) - 1)

@@ -129,8 +129,8 @@ def test_estimated_proportions_are_unbiased_and_as_exact_as_said() -> None:
 def test_a_noisy_mean_is_unbiased_and_clamps() -> None:
     mean = NoisyMean(epsilon=1.0, lower=-1.0, upper=3.0, num_records=500)
     records = np.random.default_rng(0).normal(1.0, 2.0, 500)
-    found = [float(mean(records, key=jax.random.key(seed))) for seed in range(200)]
-    error = math.sqrt(2) * 2 / 500 / math.sqrt(200)
+    found = [float(mean(records, key=jax.random.key(seed))) for seed in range(60)]
+    error = math.sqrt(2) * 2 / 500 / math.sqrt(60)
     assert abs(np.mean(found) - records.clip(-1, 3).mean()) < 4 * error
 
 
@@ -142,15 +142,38 @@ def test_one_record_moves_the_sum_by_its_sensitivity_at_most_whatever_it_is(reco
     array[: len(records)] = records
     without = array.copy()
     without[at] = np.nan
-    whole, rest, reversed_ = (int(_sum(mean, jnp.asarray(each))) for each in (array, without, array[::-1]))
+    whole, rest, reversed_ = (int(_sum(mean, each.astype(np.float64))) for each in (array, without, array[::-1]))
     assert abs(whole - rest) <= mean.noise.sensitivity
     assert whole == reversed_
 
 
+@pytest.mark.parametrize(("count", "epsilon"), [(100_000, 10.0), (1_000_000, 2.0)])
+def test_a_mean_of_many_records_neither_saturates_nor_drifts(count: int, epsilon: float) -> None:
+    mean = NoisyMean(epsilon=epsilon, lower=1e9, upper=1e9 + 1, num_records=count)
+    assert float(mean(np.full(count, 1e9 + 0.95), key=jax.random.key(0))) - 1e9 == pytest.approx(0.95, abs=1e-4)
+
+
+def test_bins_of_many_records_and_edges_that_float32_could_not_hold() -> None:
+    day = 1.7e9
+    histogram = NoisyHistogram(epsilon=10.0, edges=(day, day + 60, day + 120))
+    records = np.repeat([day + 59, day + 61], [3_000_000, 7])
+    np.testing.assert_allclose(histogram(records, key=jax.random.key(0)), [3_000_000, 7], atol=3)
+
+
+def test_answers_of_many_categories_are_told_as_often_as_epsilon_allows() -> None:
+    respond = RandomizedResponse(epsilon=1.0, categories=50_000)
+    p = respond.noise_parameter
+    told, other = 1 - p + p / 50_000, p / 50_000
+    assert 0.999 < math.log(told / other) <= 1.0
+    reports = np.asarray(respond(np.zeros(DRAWS, np.int32), key=jax.random.key(0)))
+    halves = np.bincount(reports // 25_000, minlength=2)
+    assert scipy.stats.binomtest(int(halves[0]), DRAWS, 0.5 * p + 1 - p).pvalue > FALSE_ALARM
+
+
 def test_means_of_vectors_pay_for_each_of_their_numbers() -> None:
     mean = NoisyMean(epsilon=1.0, lower=0.0, upper=1.0, num_records=1000, shape=(4,))
-    found = np.asarray([mean(np.full((1000, 4), 0.25), key=jax.random.key(seed)) for seed in range(100)])
-    np.testing.assert_allclose(found.mean(axis=0), 0.25, atol=4 * math.sqrt(2) * 2 / 1000 / 10)
+    found = np.asarray([mean(np.full((1000, 4), 0.25), key=jax.random.key(seed)) for seed in range(36)])
+    np.testing.assert_allclose(found.mean(axis=0), 0.25, atol=4 * math.sqrt(2) * 2 / 1000 / 6)
     assert mean.noise.sensitivity == 4 * mean.levels
 
 
@@ -167,6 +190,9 @@ def test_a_noisy_histogram_counts_every_record_once() -> None:
         (lambda key: Exponential(epsilon=1.0, sensitivity=1.0)([0.0, -np.inf], key=key), "NaNs or infinities"),
         (lambda key: Exponential(epsilon=-1.0, sensitivity=1.0), "epsilon=-1.0"),
         (lambda key: ReportNoisyMax(epsilon=1.0, sensitivity=0.0), "sensitivity=0.0"),
+        (lambda key: Exponential(epsilon=10.0, sensitivity=1.2e-38), "between 1e-20 and 1e20"),
+        (lambda key: Exponential(epsilon=1.0, sensitivity=1.0)([1j, 2j], key=key), "complex128"),
+        (lambda key: NoisyMean(epsilon=1.0, lower=0.0, upper=1.0, num_records=3)(["a"], key=key), "real numbers"),
         (lambda key: ReportNoisyMax(epsilon=1e-6, sensitivity=1.0), "below 1e-4"),
         (lambda key: RandomizedResponse(epsilon=17.0), "above 16"),
         (lambda key: RandomizedResponse(epsilon=1.0, categories=1), "categories=1"),
@@ -174,12 +200,8 @@ def test_a_noisy_histogram_counts_every_record_once() -> None:
         (lambda key: RandomizedResponse(epsilon=1.0)([0.5], key=key), "float64"),
         (lambda key: RandomizedResponse(epsilon=1.0).estimate([]), "reports are"),
         (lambda key: NoisyMean(epsilon=1.0, lower=1.0, upper=1.0, num_records=5), "not below"),
-        (lambda key: NoisyMean(epsilon=1.0, lower=-np.inf, upper=1.0, num_records=5), "not finite"),
+        (lambda key: NoisyMean(epsilon=1.0, lower=-np.inf, upper=1.0, num_records=5), "must be finite"),
         (lambda key: NoisyMean(epsilon=1e-3, lower=0.0, upper=1.0, num_records=5, shape=(10_000,)), "levels"),
-        (
-            lambda key: NoisyMean(epsilon=1.0, lower=0.0, upper=1.0, num_records=5)(np.zeros(11), key=key),
-            "more than twice",
-        ),
         (lambda key: NoisyHistogram(epsilon=1.0, edges=(0.0, 0.0)), "edges="),
         (lambda key: NoisyHistogram(epsilon=1.0, edges=(1.0,)), "edges="),
     ],
