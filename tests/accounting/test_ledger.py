@@ -32,6 +32,7 @@ def test_what_one_accountant_composes_is_composed_and_the_tighter_one_counts() -
     assert ledger.total(delta=1e-5, accountant="rdp").epsilon == ledger.epsilon(delta=1e-5).epsilon > total.epsilon
 
 
+@pytest.mark.slow
 def test_what_no_accountant_composes_is_added_up_and_says_so() -> None:
     ledger = Ledger().add(SEARCH, "a search").add(TRUNCATED, "training").add(TRAINING, "more training")
     total = ledger.total(delta=1e-5)

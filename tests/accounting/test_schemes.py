@@ -62,7 +62,7 @@ TABLE = [
     (truncated(250, 60_000, 1.3, 720), ADD, "pld", 0.370275),  # never truncated: as Poisson
     (shuffled(512, 1.23, 40 * 118, 40), SPECIAL, "rdp", 36.4),
     (shuffled(512, 1.23, 40 * 118, 40), SPECIAL, "pld", 34.4),
-    (shuffled(512, 1.23, 40 * 118, 40), ONE, "pld", 95.9),
+    pytest.param(shuffled(512, 1.23, 40 * 118, 40), ONE, "pld", 95.9, marks=pytest.mark.slow),
     (shuffled(512, 1.23, 39 * 118 + 1, 40), SPECIAL, "pld", 34.4),  # an epoch begun is an epoch
     (shuffled(60_000, 10.0, 100, 100), ONE, "pld", 10.00),
     (shuffled(60_000, 10.0, 100, 100), ONE, "rdp", None),

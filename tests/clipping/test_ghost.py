@@ -300,7 +300,13 @@ def test_removing_an_example_moves_the_sum_by_at_most_the_clip_norm(name: str, d
 
 
 @pytest.mark.parametrize(
-    "name", ["tied_embedding_language_model", "siamese_net", "linen_scanned_transformer", "linen_dense_over_tokens"]
+    "name",
+    [
+        slow("tied_embedding_language_model"),
+        "siamese_net",
+        slow("linen_scanned_transformer"),
+        "linen_dense_over_tokens",
+    ],
 )
 def test_these_models_are_clipped_without_materialising(name: str) -> None:
     loss, params, batch = MODELS[name]()

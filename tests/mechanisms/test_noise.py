@@ -182,7 +182,7 @@ def test_values_that_would_show_are_refused(values: np.ndarray, said: str) -> No
 
 @pytest.mark.parametrize(("kind", "value"), [(np.uint64, 2**63), (np.int64, 2**31), (np.uint32, 2**31)])
 def test_whole_numbers_of_any_type_move_by_what_they_differ(kind: type, value: int) -> None:
-    for epsilon in (1e-3, 1.0, 1000.0):
+    for epsilon in (1e-3, 1000.0):
         laplace = Laplace(epsilon=epsilon, sensitivity=1, integers=True)
         one, other = (float(laplace(kind(each), key=jax.random.key(0))) for each in (value - 1, value))
         assert 0 <= other - one <= max(1, value * 2.0**-22)
