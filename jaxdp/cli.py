@@ -200,9 +200,11 @@ def _of_images(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any
     else:
         try:
             images = np.load(options.data)
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise UsageError(f"--data={options.data} can't be read ({error}): give a .npy file") from error
+        except (ValueError, EOFError) as error:
             raise UsageError(
-                f"--data={options.data} can't be read as a .npy file ({error}): save it with numpy.save"
+                f"--data={options.data} is not a .npy file of numbers: save the images with numpy.save"
             ) from error
     probabilities = run.predict(images)
     rows = ((i, int(row.argmax()), f"{row.max():.6f}") for i, row in enumerate(probabilities))

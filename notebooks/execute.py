@@ -26,7 +26,10 @@ def executed(path: Path, timeout_seconds: int = 600) -> nbformat.NotebookNode:
 
 def main(beginnings: list[str]) -> None:
     """Execute and store."""
-    for path in sorted(FOLDER.glob("*.ipynb")):
+    names = sorted(path.name for path in FOLDER.glob("*.ipynb"))
+    if unknown := [each for each in beginnings if not any(name.startswith(each) for name in names)]:
+        raise SystemExit(f"{__doc__}\nNo notebook's name begins with {unknown[0]!r}: there are {', '.join(names)}")
+    for path in (FOLDER / name for name in names):
         if beginnings and not path.name.startswith(tuple(beginnings)):
             continue
         started = time.monotonic()

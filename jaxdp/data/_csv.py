@@ -94,7 +94,11 @@ class _rows:
         except OSError as error:
             raise UsageError(f"{self._path} can't be read ({error.strerror}): give a CSV file") from error
         rows = csv.reader(self._file)
-        header = next(rows, [])
+        try:
+            header = next(rows, [])
+        except (UnicodeDecodeError, csv.Error) as error:
+            self.__exit__(type(error), error)
+            raise
         if len(header) < 2:
             self._file.close()
             raise UsageError(f"{self._path} has fewer than two columns in its first line: ids and a value are needed")
@@ -105,6 +109,9 @@ class _rows:
 
     def __exit__(self, *exception: object) -> None:
         self._file.close()
+        for error in exception:
+            if isinstance(error, UnicodeDecodeError | csv.Error):
+                raise UsageError(f"{self._path} is not CSV in UTF-8 ({error}): save it as such") from error
 
 
 def _chain(header: list[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:

@@ -71,7 +71,7 @@ def read_bounds(path: Path, names: tuple[str, ...]) -> Bounds:
             rows = {row["name"]: (float(row["lower"]), float(row["upper"])) for row in csv.DictReader(file)}
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"--bounds-file={path} can't be read ({error!r}): give a CSV file with the columns name, lower, upper"
+            f"--bounds-file={path} can't be read ({type(error).__name__}): give a CSV file with the columns name, lower, upper"
         ) from error
     if missing := [name for name in names if name not in rows]:
         raise UsageError(

@@ -36,7 +36,7 @@ class Laplace:
     steps of the grid.
 
     Args:
-        epsilon: ε of one release, from 1e-4 to 1000.
+        epsilon: ε of one release, from 1e-4 to 40.
         sensitivity: Δ, the L1 distance by which adding or removing one record can move the values of one release, as the type
             holds them that they are given in.
         shape: of the values of one release; leading axes before it are releases of their own.

@@ -2,9 +2,9 @@ r"""Discrete Gaussian noise from integers alone: what `jaxdp.mechanisms.Gaussian
 
 A float32 normal times thousands, rounded, falls on some steps more often than on their neighbours, and many coordinates together
 would tell the parity of what the noise hides. Here a draw is \(X_0 + b X_1 + \dots + b^{n-1} X_{n-1}\) of independent discrete
-Gaussians of standard deviation \(\tau \ge b\), each from a table of integers (Walker's alias method: one comparison of 53 random
-bits). Such a sum is a discrete Gaussian but for a relative 10⁻⁸, since each term smooths out the lattice of the next; and a
-discrete Gaussian of a thousand steps or more costs what the continuous one does but for a relative 10⁻⁷. `MARGIN` covers both.
+Gaussians of standard deviation \(\tau \ge 1.3 b\), each from a table of integers (Walker's alias method: one comparison of 53
+random bits). Such a sum is a discrete Gaussian but for a relative 10⁻¹³, since each term smooths out the lattice of the next; and
+a discrete Gaussian of a thousand steps or more costs what the continuous one does but for a relative 10⁻⁷. `MARGIN` covers both.
 
 References:
     Canonne, Kamath and Steinke, "The discrete Gaussian for differential privacy", arXiv 2004.00010.
@@ -54,7 +54,9 @@ def discrete_gaussian(key: Key[Array, ""], shape: tuple[int, ...], sigma: float)
 def terms(sigma: float) -> tuple[int, int, float]:
     """How many terms, the base b, and each term's standard deviation τ, with which they have `sigma` together."""
     count = max(2, math.ceil(math.log(sigma) / math.log(_LARGEST_BASE)))
-    base = math.floor(sigma ** (1 / count) * (1 - 1e-3))  # a little less, so that τ isn't below it
+    base = math.floor(
+        0.85 * sigma ** (1 / count)
+    )  # so that τ is 1.3 times as large, and smooths what is left of the lattice
     return count, base, sigma / math.sqrt(sum(base ** (2 * i) for i in range(count)))
 
 

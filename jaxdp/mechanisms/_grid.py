@@ -64,6 +64,9 @@ def whole_step(scale: float) -> float:
 def discrete_laplace(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -> Int[Array, "..."]:
     r"""\(\lfloor L \rfloor\) for independent Laplace variables L of scale 1/rate, within a privacy loss of `ROUNDING`.
 
+    That holds but for outcomes of a chance below 10^-12, which need digits whose own chance has few bits left of 64, and for
+    those beyond 44 scales, where draws end.
+
     Args:
         key: a scalar key, used here and nowhere else.
         shape: the shape to draw.
@@ -107,8 +110,8 @@ def steps_of(values: Any, step: float) -> tuple[Any, Any]:
     """
     if values.dtype == np.int32:
         digits = 20 + round(math.log2(step))  # of a whole number that make up the lower 20
-        farthest = min(2**31 - 1, int(2**50 * step))
-        values = jnp.clip(values, -farthest, farthest)
+        farthest = int(2**50 * step)
+        values = jnp.clip(values, -min(2**31, farthest), min(2**31 - 1, farthest))
         return values >> digits, (values & (2**digits - 1)) << (20 - digits)
     xp = np if isinstance(values, np.ndarray) else jnp
     steps = xp.round(xp.clip(values * (1 / step), -(2.0**50), 2.0**50))

@@ -18,8 +18,8 @@ def settle(mechanism: Any, **fields: Any) -> None:
         object.__setattr__(mechanism, name, value)
 
 
-def checked_epsilon(epsilon: Any, largest: float = 1000.0) -> float:
-    """ε between 1e-4, below which there is noise alone, and `largest`, above which there is none to speak of."""
+def checked_epsilon(epsilon: Any, largest: float = 40.0) -> float:
+    """ε between 1e-4, below which there is noise alone, and `largest`: draws end at 44 scales, and Δ must be below that."""
     fix = "give the ε of one release, such as 1.0"
     number = _checks.positive("epsilon", epsilon, fix)
     if number < 1e-4:
@@ -125,7 +125,8 @@ def checked_scores(scores: Any) -> jax.Array:
         return jnp.zeros(given.shape, jnp.float32)
     if jnp.issubdtype(given.dtype, jnp.floating):
         wide = given.astype(jnp.promote_types(given.dtype, jnp.float32))
-        return jnp.asarray(wide - wide.max(axis=-1, keepdims=True), jnp.float32)
+        with np.errstate(over="ignore"):  # what trails by more than float32 can hold never wins
+            return jnp.asarray(wide - wide.max(axis=-1, keepdims=True), jnp.float32)
     unsigned = np.uint64 if given.dtype.itemsize == 8 else np.uint32  # in which no difference overflows
     trailing = given.max(axis=-1, keepdims=True).astype(unsigned) - given.astype(unsigned)
     return -jnp.asarray(trailing, jnp.float32)
@@ -147,9 +148,9 @@ def finite(values: Any, name: str) -> None:
     """Refuse what isn't real, and NaNs and infinities where they can be seen; under `jax.jit` a caller has to."""
     if not (jnp.issubdtype(values.dtype, jnp.number) or values.dtype == bool) or jnp.iscomplexobj(values):
         raise UsageError(f"{name} are {values.dtype}: give real numbers")
-    if isinstance(values, Tracer) or bool(jnp.isfinite(jnp.asarray(values, jnp.float32)).all()):
-        return
     with np.errstate(over="ignore"):
+        if isinstance(values, Tracer) or bool(jnp.isfinite(jnp.asarray(values, jnp.float32)).all()):
+            return
         bad = int((~np.isfinite(np.asarray(values).astype(np.float32))).sum())
     raise UsageError(
         f"{name} hold {bad} NaNs or infinities in float32, whose release would show them: replace them, record by record"

@@ -54,7 +54,7 @@ def comparison_table(runs: list[dict[str, Any]]) -> Table:
     """The runs as a table."""
     table = Table(title="finished runs, by test accuracy")
     for heading in ("run", "test accuracy", "ε", "δ", "noise multiplier", "clip norm", "batch size", "epochs", "time"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=heading == "run", overflow="fold")
     for run in runs:
         private = run["epsilon"] is not None
         table.add_row(

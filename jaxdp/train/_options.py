@@ -78,7 +78,7 @@ class TrainOptions:
     """standard deviation of the noise in units of the clip norm; by default what --target-epsilon asks for"""
     target_epsilon: float | None = None
     """privacy budget. Alone it sets the noise multiplier; beside --noise-multiplier it ends the run before the step that would
-    overshoot it; 1.0 if neither is given"""
+    overshoot it; 1.0 if neither is given; with --sampling shuffle, then, the noise that gives 1.0 to Poisson sampling"""
     delta: float = 1e-5
     """the delta of (epsilon, delta), below 1 / number of examples"""
     sampling: Literal["poisson", "truncated_poisson", "shuffle"] = "poisson"

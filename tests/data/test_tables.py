@@ -33,6 +33,13 @@ def test_numbers_are_clamped_and_scaled_and_categories_coded(tmp_path: Path) -> 
     assert features.dtype == np.float32
 
 
+@pytest.mark.parametrize("content", [b"\x93NUMPY", FEATURES.encode("utf-16"), "id,x\né,1\n".encode("latin-1")])
+def test_a_file_that_is_not_text_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "f.csv").write_bytes(content)
+    with pytest.raises(jaxdp.UsageError, match=r"f\.csv is not CSV in UTF-8"):
+        data.read_columns(tmp_path / "f.csv")
+
+
 def test_targets_are_brought_into_the_order_of_the_features(tmp_path: Path) -> None:
     targets, names = data.read_targets(written(tmp_path / "t.csv", TARGETS), ("a", "b", "c"))
     np.testing.assert_array_equal(targets, [[0], [0], [1]])

@@ -10,7 +10,7 @@ import scipy.stats
 from jaxdp.mechanisms._discrete_gaussian import _from_table, alias_table, discrete_gaussian, terms, weights
 
 
-@pytest.mark.parametrize("sigma", [1024.0, 1777.7, 4097.0])
+@pytest.mark.parametrize("sigma", [1024.0, 1777.7, 4095.0])
 def test_a_sum_of_terms_is_a_discrete_gaussian(sigma: float) -> None:
     count, base, tau = terms(sigma)
     of_term = np.array([*weights(tau).values()], np.float64) * 2.0**-64
@@ -29,7 +29,7 @@ def test_a_sum_of_terms_is_a_discrete_gaussian(sigma: float) -> None:
 @pytest.mark.parametrize("power", [10, 11.99, 12.01, 15.3, 17.99, 18.01, 21.7, 26])
 def test_the_terms_of_any_noise_have_tables_that_fit_and_smooth_one_another(power: float) -> None:
     count, base, tau = terms(2.0**power)
-    assert tau >= base
+    assert tau >= 1.3 * base
     assert len(weights(tau)) <= 2048
     assert sum(math.ceil(9.3 * tau) * base**i for i in range(count)) < 2**30
     assert math.sqrt(sum((tau * base**i) ** 2 for i in range(count))) == pytest.approx(2.0**power)

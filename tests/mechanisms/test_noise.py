@@ -149,7 +149,7 @@ def test_a_mechanism_is_compiled_once_for_equal_descriptions() -> None:
         (lambda: Laplace(epsilon=0.0, sensitivity=1), "epsilon=0.0"),
         (lambda: Laplace(epsilon=1e-5, sensitivity=1), "below 1e-4"),
         (lambda: Laplace(epsilon=math.inf, sensitivity=1), "epsilon=inf"),
-        (lambda: Laplace(epsilon=2000.0, sensitivity=1), "above 1000"),
+        (lambda: Laplace(epsilon=50.0, sensitivity=1), "above 40"),
         (lambda: Laplace(epsilon=1e-4, sensitivity=1, shape=(10**6,)), "rounds so many values"),
         (lambda: Laplace(epsilon=1.0, sensitivity=1, shape=(0,)), "shape=0"),
         (lambda: Gaussian(noise_multiplier=1e10, sensitivity=1), "between 1e-3 and 1e6"),
@@ -180,12 +180,14 @@ def test_values_that_would_show_are_refused(values: np.ndarray, said: str) -> No
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize(("kind", "value"), [(np.uint64, 2**63), (np.int64, 2**31), (np.uint32, 2**31)])
+@pytest.mark.parametrize(
+    ("kind", "value"), [(np.uint64, 2**63), (np.int64, 2**31), (np.uint32, 2**31), (np.int64, -(2**31))]
+)
 def test_whole_numbers_of_any_type_move_by_what_they_differ(kind: type, value: int) -> None:
-    for epsilon in (1e-3, 1000.0):
+    for epsilon in (1e-3, 40.0):
         laplace = Laplace(epsilon=epsilon, sensitivity=1, integers=True)
         one, other = (float(laplace(kind(each), key=jax.random.key(0))) for each in (value - 1, value))
-        assert 0 <= other - one <= max(1, value * 2.0**-22)
+        assert 0 <= other - one <= max(1, abs(value) * 2.0**-22)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float16, np.int64])
@@ -201,7 +203,7 @@ def test_parameters_become_plain_numbers(kind: type) -> None:
     assert [type(each) for each in vars(gaussian).values()] == [float, float, tuple, bool]
 
 
-@pytest.mark.parametrize(("epsilon", "size"), [(1e-4, 1), (1e-3, 100), (1.0, 1000), (0.1, 1000), (1000.0, 1)])
+@pytest.mark.parametrize(("epsilon", "size"), [(1e-4, 1), (1e-3, 100), (1.0, 1000), (0.1, 1000), (40.0, 1)])
 def test_covering_the_rounding_costs_little_whatever_the_noise(epsilon: float, size: int) -> None:
     assert Laplace(epsilon=epsilon, sensitivity=1.0, shape=(size,)).scale < 1.05 / epsilon
     gaussian = Gaussian(noise_multiplier=min(1 / epsilon, 1000), sensitivity=1.0, shape=(size,))
@@ -216,3 +218,8 @@ def test_values_that_float32_would_round_are_refused_where_they_cannot_be_seen()
 def test_integers_must_be_whole_numbers_by_type() -> None:
     with pytest.raises(jaxdp.UsageError, match="whole numbers"):
         Laplace(epsilon=1.0, sensitivity=1.0, integers=True)(1.0, key=jax.random.key(0))
+
+
+def test_the_least_number_of_32_bits_is_one_above_the_next() -> None:
+    steps = [steps_of(checked_values(value, (), integers=True), 1.0) for value in (-(2**31) - 1, -(2**31))]
+    assert [int(high) * 2**20 + int(low) for high, low in steps] == [-(2**31) - 1, -(2**31)]

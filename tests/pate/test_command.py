@@ -231,6 +231,8 @@ def test_predictions_of_others_are_labelled_and_analysed_from_npy_and_csv_alike(
         assert plot.exists()
         found.append((folder / "labels.csv").read_bytes())
     assert found[0] == found[1]
+    of_all = [str(tmp_path / "p.npy"), "--num-classes", "10", "--aggregator", "gnmax", "--labels", labels]
+    assert "answers all" in refused(["pate", "analyze", *of_all], capsys)
 
 
 def test_what_a_user_got_wrong_is_told(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,6 +77,11 @@ def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> Non
                 f"--labels={options.labels} names examples that {options.predictions} doesn't have, or one twice: give the "
                 "labels that were made of these predictions"
             )
+        if not answered.all() and not isinstance(mechanism, ConfidentNoisyMax):
+            raise UsageError(
+                f"--labels={options.labels} leaves {int((~answered).sum())} queries without an answer, and --aggregator "
+                f"{options.aggregator} answers all: give the aggregator that made them, such as confident"
+            )
     elif isinstance(mechanism, ConfidentNoisyMax):
         raise UsageError(
             "--labels is missing: --aggregator confident charges each query by whether it was answered; give the labels.csv of "
