@@ -353,8 +353,7 @@ def _choose(chosen: dict[tuple[str, str], Process], process: Process, tutorial: 
 def _take_turn(process: Process) -> None:
     cell = process.cell
     for program in ("step", "clipped"):
-        of_programs = [sum(seconds) for seconds in cell.seconds.values()]
-        if not cell.problem and max(of_programs, default=0) < 3:  # the ratios of slow ones need no more digits
+        if not cell.problem and sum(cell.seconds.get(program, ())) < 3:  # the ratios of slow ones need no more digits
             process.time(program, for_seconds=0.4, at_most=10)
 
 

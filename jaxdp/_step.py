@@ -116,8 +116,12 @@ class PrivateStep:
 
         Returns:
             A `TrainState`.
+
+        Raises:
+            UsageError: for parameters that aren't floating-point arrays, and what isn't a scalar key.
         """
         check_params(params)
+        _checks.key(key)
         params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
         return self._start(params, self._optimizer.init(params), RunKeys.split_from(key), Ledger())
 
@@ -138,6 +142,7 @@ class PrivateStep:
         """
         if state.run is None:
             raise UsageError("continue_from: the state is of no run; begin with step.init(params, key)")
+        _checks.key(key)
         like = jax.eval_shape(self._optimizer.init, state.params)
         if jax.tree.structure(like) != jax.tree.structure(state.opt_state):
             raise UsageError("continue_from: the state is of another optimizer: make the step with the same one")

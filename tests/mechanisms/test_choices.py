@@ -78,8 +78,17 @@ def test_on_neighbouring_scores_no_choice_is_likelier_than_epsilon_allows(mechan
         _found(mechanism(np.tile(scores, (DRAWS, 1)), key=jax.random.key(seed)), 3) / DRAWS
         for seed, scores in enumerate((one, other))
     )
-    error = 4 * np.sqrt(1 / (DRAWS * first) + 1 / (DRAWS * second))  # four standard errors of the logarithm
-    assert (np.abs(np.log(first / second)) <= 1.0 + error).all()
+    assert (abs(np.log(first / second)) <= 1.0 + _four_errors(first, second)).all()
+
+
+def test_on_neighbouring_answers_no_report_is_likelier_than_epsilon_allows() -> None:
+    respond = RandomizedResponse(epsilon=1.0, categories=3)
+    first, second = (
+        _found(respond(np.full(DRAWS, answer), key=jax.random.key(answer)), 3) / DRAWS for answer in (0, 2)
+    )
+    loss = np.log(first / second)
+    assert (abs(loss) <= 1.0 + _four_errors(first, second)).all()
+    assert (abs(loss[[0, 2]]) >= 1.0 - _four_errors(first, second)[[0, 2]]).all()
 
 
 def test_many_choices_are_events_of_their_own() -> None:
@@ -210,6 +219,11 @@ def test_bad_input_is_refused_by_name(call: Any, said: str) -> None:
     with pytest.raises(jaxdp.UsageError) as error:
         call(jax.random.key(0))
     assert said in str(error.value)
+
+
+def _four_errors(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Four standard errors of the logarithm of a ratio of two frequencies."""
+    return 4 * np.sqrt(1 / (DRAWS * first) + 1 / (DRAWS * second))
 
 
 def _found(chosen: Any, candidates: int) -> np.ndarray:

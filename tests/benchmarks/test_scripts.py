@@ -1,0 +1,27 @@
+"""The README's benchmark scripts run, at their smallest: those that need no peer and no minutes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "left"),
+    [
+        ("mechanisms.py --draws 1000 --repeats 1", "mechanisms.json"),
+        ("scaling.py --quick --parts parameters --repeats 1", "scaling*.png"),
+        ("clipping.py --workloads mlp --pairs 2 --methods auto", "clipping.json"),
+        ("pate.py --repeats 1", "pate.json"),
+    ],
+)
+def test_a_benchmark_runs_and_leaves_its_results(command: str, left: str, tmp_path: Path) -> None:
+    script, *options = command.split()
+    environment = os.environ | {"PYTHONPATH": str(BENCHMARKS.parent)}
+    subprocess.run([sys.executable, BENCHMARKS / script, *options, "--results", tmp_path], check=True, env=environment)
+    assert len(list(tmp_path.glob(f"*/{left}"))) == 1
