@@ -1,6 +1,8 @@
 """CSV files with an id column, numbers and declared categories, read with errors that name the row and the column."""
 
+import contextlib
 import csv
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -82,41 +84,22 @@ def read_columns(
     )
 
 
-class _rows:
+@contextlib.contextmanager
+def _rows(path: Path) -> Iterator[Iterator[list[str]]]:
     """A file's rows as lists of text, the first line's names first."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> Iterator[list[str]]:
-        try:
-            self._file = self._path.open(newline="", encoding="utf-8-sig")
-        except OSError as error:
-            raise UsageError(f"{self._path} can't be read ({error.strerror}): give a CSV file") from error
-        rows = csv.reader(self._file)
-        try:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = csv.reader(file)
             header = next(rows, [])
-        except (UnicodeDecodeError, csv.Error) as error:
-            self.__exit__(type(error), error)
-            raise
-        if len(header) < 2:
-            self._file.close()
-            raise UsageError(f"{self._path} has fewer than two columns in its first line: ids and a value are needed")
-        if len(set(header)) != len(header):
-            self._file.close()
-            raise UsageError(f"{self._path} names a column twice in its first line")
-        return _chain(header, rows)
-
-    def __exit__(self, *exception: object) -> None:
-        self._file.close()
-        for error in exception:
-            if isinstance(error, UnicodeDecodeError | csv.Error):
-                raise UsageError(f"{self._path} is not CSV in UTF-8 ({error}): save it as such") from error
-
-
-def _chain(header: list[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:
-    yield header
-    yield from rows
+            if len(header) < 2:
+                raise UsageError(f"{path} has fewer than two columns in its first line: ids and a value are needed")
+            if len(set(header)) != len(header):
+                raise UsageError(f"{path} names a column twice in its first line")
+            yield itertools.chain([header], rows)
+    except OSError as error:
+        raise UsageError(f"{path} can't be read ({error.strerror}): give a CSV file") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} is not CSV in UTF-8 ({error}): save it as such") from error
 
 
 def _parsed(

@@ -90,7 +90,7 @@ class Laplace:
         """dp-accounting's event of one release."""
         from dp_accounting import LaplaceDpEvent
 
-        return LaplaceDpEvent(1 / float(self.epsilon))
+        return LaplaceDpEvent(1 / self.epsilon)
 
     def event_of(self, values: Any) -> "DpEvent":
         """The event of releasing `values`: one for each index of the axes before `shape`."""

@@ -52,11 +52,12 @@ def discrete_gaussian(key: Key[Array, ""], shape: tuple[int, ...], sigma: float)
 
 
 def terms(sigma: float) -> tuple[int, int, float]:
-    """How many terms, the base b, and each term's standard deviation τ, with which they have `sigma` together."""
+    """How many terms, the base b, and each term's standard deviation τ, with which they have `sigma` together.
+
+    τ is 1.3 times b or more: that smooths what a term leaves of the next one's lattice.
+    """
     count = max(2, math.ceil(math.log(sigma) / math.log(_LARGEST_BASE)))
-    base = math.floor(
-        0.85 * sigma ** (1 / count)
-    )  # so that τ is 1.3 times as large, and smooths what is left of the lattice
+    base = math.floor(0.85 * sigma ** (1 / count))
     return count, base, sigma / math.sqrt(sum(base ** (2 * i) for i in range(count)))
 
 

@@ -31,9 +31,7 @@ from ..noise._threefry import index_bits
 
 COARSEST = 2**10  # steps in the noise's scale, at least
 MOST_STEPS = 2**24  # in the scale of Laplace noise, whose draws are int32
-ROUNDING = (
-    2e-6  # what the digits' probabilities, rounded to 64 bits, can add to the privacy loss of all values together
-)
+ROUNDING = 2e-6  # what rounding the digits' probabilities to 64 bits can add to the privacy loss of a release
 _DEEPEST = 64 * math.log(2)  # in scales: a digit beyond it is 0 but for 2^-64
 
 

@@ -77,8 +77,7 @@ def records_on_host(records: Any) -> np.ndarray:
             "records are traced by jax: summaries are computed on the host, so call them outside of jax.jit"
         )
     given = np.asarray(records)
-    if not (jnp.issubdtype(given.dtype, jnp.number) or given.dtype == bool) or np.iscomplexobj(given):
-        raise UsageError(f"records are {given.dtype}: give real numbers")
+    _check_real(given, "records")
     return given.astype(np.float64)
 
 
@@ -146,8 +145,7 @@ def whole_numbers(values: Any, name: str, categories: int) -> jax.Array:
 
 def finite(values: Any, name: str) -> None:
     """Refuse what isn't real, and NaNs and infinities where they can be seen; under `jax.jit` a caller has to."""
-    if not (jnp.issubdtype(values.dtype, jnp.number) or values.dtype == bool) or jnp.iscomplexobj(values):
-        raise UsageError(f"{name} are {values.dtype}: give real numbers")
+    _check_real(values, name)
     with np.errstate(over="ignore"):
         if isinstance(values, Tracer) or bool(jnp.isfinite(jnp.asarray(values, jnp.float32)).all()):
             return
@@ -155,6 +153,12 @@ def finite(values: Any, name: str) -> None:
     raise UsageError(
         f"{name} hold {bad} NaNs or infinities in float32, whose release would show them: replace them, record by record"
     )
+
+
+def _check_real(values: Any, name: str) -> None:
+    is_number = jnp.issubdtype(values.dtype, jnp.number) and not jnp.issubdtype(values.dtype, jnp.complexfloating)
+    if not (is_number or values.dtype == bool):
+        raise UsageError(f"{name} are {values.dtype}: give real numbers")
 
 
 def _leading_axes(found: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:

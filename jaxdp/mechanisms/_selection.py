@@ -165,9 +165,8 @@ def _log_exponential(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> Float[
 def _noisy_max(mechanism: ReportNoisyMax, scores: jax.Array, key: jax.Array) -> jax.Array:
     moved = mechanism.sensitivity * (1 if mechanism.monotonic else 2)  # what a record changes between two scores
     step = finest_step(moved / mechanism.epsilon, moved / 3, 2**20)
-    scale = (moved + 3 * step) / (
-        mechanism.epsilon - ROUNDING - _IN_FLOAT32
-    )  # rounded differences are off by a step, twice
+    covered = moved + 3 * step  # a difference that is rounded is off by a step at most, in both data sets
+    scale = covered / (mechanism.epsilon - ROUNDING - _IN_FLOAT32)
     noise = discrete_laplace(key, scores.shape, step / scale)
     behind = jnp.maximum(scores * jnp.float32(1 / step), -(2.0**29))  # further than any noise reaches: it ends at 2^27
     return jnp.argmax(jnp.round(behind).astype(jnp.int32) + noise, axis=-1).astype(jnp.int32)
