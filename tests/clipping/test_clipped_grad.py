@@ -15,7 +15,7 @@ from oracle import distance, loop, norm_of
 
 import jaxdp
 
-METHODS = ("auto", "vmap")
+METHODS = ("auto", pytest.param("vmap", marks=pytest.mark.slow))
 TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 2e-2, jnp.float16: 2e-3}
 
 
@@ -39,7 +39,7 @@ def jitted_clipped_grad(**options: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
 @hypothesis.given(
     seed=st.integers(0, 10**6),
     size=st.sampled_from((1, 5)),
@@ -84,7 +84,7 @@ def test_the_sum_and_the_norms_are_those_of_a_loop_over_examples(
     assert not np.any(np.asarray(out.losses.astype(jnp.float32))[~mask])
 
 
-@hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
 @hypothesis.given(
     seed=st.integers(0, 10**6),
     size=st.sampled_from((1, 33, 1024, 40_000)),

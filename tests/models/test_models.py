@@ -31,7 +31,7 @@ def test_the_models_take_other_shapes_of_images() -> None:
         assert model.apply(params, image, train=False).shape == (7,)  # pyright: ignore
 
 
-@hypothesis.settings(max_examples=5, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
 @hypothesis.given(
     height=st.sampled_from((8, 13)),
     width=st.sampled_from((8, 11)),
