@@ -84,6 +84,7 @@ def test_the_sum_and_the_norms_are_those_of_a_loop_over_examples(
     assert not np.any(np.asarray(out.losses.astype(jnp.float32))[~mask])
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
 @hypothesis.given(
     seed=st.integers(0, 10**6),

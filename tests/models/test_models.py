@@ -31,6 +31,7 @@ def test_the_models_take_other_shapes_of_images() -> None:
         assert model.apply(params, image, train=False).shape == (7,)  # pyright: ignore
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
 @hypothesis.given(
     height=st.sampled_from((8, 13)),
