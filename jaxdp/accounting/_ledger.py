@@ -21,10 +21,15 @@ _SHARES = np.linspace(0.1, 0.9, 9)  # of delta, that one family of mechanisms ma
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One expense: what it was, in words, and its dp-accounting event."""
+    """One expense: what it was, in words, and its dp-accounting event.
+
+    `nonce` names the randomness that was spent, where that is known: two releases with one noise hide nothing of their
+    difference, so that no ledger holds a nonce twice.
+    """
 
     label: str
     event: "DpEvent"
+    nonce: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,13 +82,37 @@ class Ledger:
     def __post_init__(self) -> None:
         _checks.one_of("adjacency", self.adjacency, ADJACENCIES)
         _checks.one_of("unit", self.unit, UNITS)
+        known: dict[str, str] = {}
+        for entry in self.entries:
+            if entry.nonce is None:
+                continue
+            if entry.nonce in known:
+                raise UsageError(
+                    f"the ledger has two entries of one nonce, {known[entry.nonce]!r} and {entry.label!r}: their noise is the "
+                    "same, so that their difference has none, and their total would be false. Give each run a key of its own, "
+                    "such as jaxdp.key_from_entropy(), or count a run that is in both ledgers once"
+                )
+            known[entry.nonce] = entry.label
 
-    def add(self, event: "DpEvent", label: str) -> "Ledger":
-        """A ledger with one more entry; raises `UsageError` for what is not a dp-accounting event."""
-        return replace(self, entries=(*self.entries, LedgerEntry(label, with_float_noise(event))))
+    def add(self, event: "DpEvent", label: str, *, nonce: str | None = None) -> "Ledger":
+        """A ledger with one more entry.
+
+        Args:
+            event: what it costs.
+            label: what it was.
+            nonce: a name for the randomness that was spent, the same for the same randomness, from which it can't be guessed.
+
+        Raises:
+            UsageError: for what is not a dp-accounting event, and for a nonce that the ledger has.
+        """
+        return replace(self, entries=(*self.entries, LedgerEntry(label, with_float_noise(event), nonce)))
 
     def extend(self, other: "Ledger") -> "Ledger":
-        """A ledger with the entries of both; raises `UsageError` where they hold under other relations or for other units."""
+        """A ledger with the entries of both.
+
+        Raises:
+            UsageError: where they hold under other relations or for other units, and where both have an entry of one nonce.
+        """
         if not self.entries:
             return other if other.entries else self
         self.check_like(other)
@@ -167,20 +196,25 @@ class Ledger:
 
     def to_dict(self) -> dict[str, Any]:
         """The ledger as plain dicts and lists, for JSON."""
-        entries = [{"label": entry.label, "event": event_to_dict(entry.event)} for entry in self.entries]
+        entries = [
+            {"label": entry.label, "event": event_to_dict(entry.event)}
+            | ({} if entry.nonce is None else {"nonce": entry.nonce})
+            for entry in self.entries
+        ]
         return {"adjacency": self.adjacency, "unit": self.unit, "entries": entries}
 
     @classmethod
     def from_dict(cls, description: dict[str, Any]) -> "Ledger":
         """The inverse of `to_dict`; raises `UsageError` where `description` is not a ledger."""
         try:
-            entries = [(entry["label"], entry["event"]) for entry in description["entries"]]
+            entries = [(entry["label"], entry["event"], entry.get("nonce")) for entry in description["entries"]]
             adjacency, unit = description["adjacency"], description["unit"]
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise UsageError(
                 f"not a ledger: expected adjacency, unit, and entries with a label and an event; found {description!r}"
             ) from error
-        return cls(tuple(LedgerEntry(label, event_from_dict(event)) for label, event in entries), adjacency, unit)
+        of = lambda label, event, nonce: LedgerEntry(label, event_from_dict(event), nonce)
+        return cls(tuple(of(*entry) for entry in entries), adjacency, unit)
 
     def __hash__(self) -> int:
         return hash(json.dumps(self.to_dict()))

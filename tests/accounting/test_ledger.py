@@ -12,6 +12,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 import jaxdp
+from jaxdp import UsageError
 from jaxdp.accounting import Ledger, RandomSearch, gaussian_event, poisson_event, truncated_poisson_event
 
 TRAINING = poisson_event(noise_multiplier=1.1, sample_rate=0.01, steps=100)
@@ -148,3 +149,12 @@ def test_a_budget_by_pld_nearly_spent_still_allows_what_it_allows() -> None:
     within = run.within(epsilon=cost * 1.0005, delta=1e-5, accountant="pld", ledger=spent)
     both = spent.extend(within.ledger()).epsilon(delta=1e-5, accountant="pld").epsilon
     assert cost <= both <= cost * 1.0005
+
+
+def test_a_ledger_holds_no_nonce_twice() -> None:
+    event = gaussian_event(noise_multiplier=20.0)
+    ledger = Ledger().add(event, "one run", nonce="a1").add(event, "another", nonce="b2").add(event, "no key")
+    assert Ledger.from_dict(ledger.to_dict()) == ledger
+    for again in (lambda: ledger.add(event, "the same noise", nonce="a1"), lambda: ledger.extend(ledger)):
+        with pytest.raises(UsageError, match="two entries of one nonce"):
+            again()
