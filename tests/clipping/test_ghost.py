@@ -267,6 +267,26 @@ def test_rows_of_opposite_scales_are_clipped(loss: Any, scale: float) -> None:
     np.testing.assert_allclose(out.norms, plain.norms, rtol=1e-5)
 
 
+@pytest.mark.parametrize("cotangent", [1.0, 1e30])
+@pytest.mark.parametrize("other", [None, 1e-35, 1.0])
+def test_a_row_of_zeros_spoils_neither_its_example_nor_the_rows_beside_it(
+    other: float | None, cotangent: float
+) -> None:
+    def loss(p: Any, example: Any) -> Any:
+        rows, scale = example
+        return jnp.sum((rows @ p["w"]) * scale[:, None]) + jnp.sum(p["b"])
+
+    rows = np.zeros((1, 1 if other is None else 2, 4), np.float32)
+    rows[:, 1:] = other or 0.0
+    scale = np.array([[cotangent, 1e-3][: rows.shape[1]]], np.float32)
+    params = {"b": jnp.ones(4), "w": jnp.ones((4, 8))}
+    batch = (jnp.asarray(rows), jnp.asarray(scale))
+    out = jax.jit(jaxdp.clipped_grad(loss, clip_norm=100.0, method="ghost"))(params, batch)
+    expected, norms = loop(loss, params, batch, [True], 100.0)
+    np.testing.assert_allclose(out.norms, norms, rtol=1e-5)
+    assert distance(out.grads, expected) <= 1e-5 * norms[0]
+
+
 def test_lookups_outside_a_table_by_two_axes_do_not_count_as_others() -> None:
     loss = lambda table, example: jnp.sum(table[example[0], example[1]] * example[2])
     example = jnp.array([[1, 0]]), jnp.array([[2, 7]]), jnp.array([[[100.0] * 6, [-100.0] * 6]])

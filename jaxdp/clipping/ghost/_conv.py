@@ -14,8 +14,10 @@ import jax.numpy as jnp
 from ._jaxpr import CONV, Eqn
 from ._layout import Layout
 from ._rows import Dense, Factors
+from ._types import REAL
 
 NAME = "conv"
+OTHERS = REAL
 
 
 def covers(eqn: Eqn, operand: int) -> bool:

@@ -9,8 +9,10 @@ import jax.numpy as jnp
 from ._jaxpr import DOT_GENERAL, Eqn
 from ._layout import Layout
 from ._rows import Dense, Factors
+from ._types import REAL
 
 NAME = "dot_general"
+OTHERS = REAL
 
 
 def covers(eqn: Eqn, operand: int) -> bool:

@@ -9,8 +9,11 @@ import jax.numpy as jnp
 from ._jaxpr import GATHER, Eqn, Opened, is_cast, is_clipping, is_sum
 from ._layout import Layout
 from ._rows import Dense, Factors, OneHot
+from ._types import INDICES, widened
 
 NAME = "lookup"
+OTHERS = INDICES
+_MOST_ENTRIES = 2**31 - 1  # an entry's number is an int32
 
 
 def covers(eqn: Eqn, operand: int) -> bool:
@@ -22,7 +25,9 @@ def covers(eqn: Eqn, operand: int) -> bool:
     whole = all(
         size == (1 if axis in looked_up else table.shape[axis]) for axis, size in enumerate(eqn.params["slice_sizes"])
     )
-    return whole and not numbers.operand_batching_dims and sorted(numbers.start_index_map) == list(looked_up)
+    counted = math.prod(table.shape[axis] for axis in looked_up) <= _MOST_ENTRIES
+    every = sorted(numbers.start_index_map) == list(looked_up)
+    return whole and counted and every and not numbers.operand_batching_dims
 
 
 def layout(eqn: Eqn, operand: int) -> Layout:
@@ -58,7 +63,7 @@ def is_pooled(eqn: Eqn, jaxpr: Opened) -> bool:
 def factors(eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], cotangent: jax.Array) -> Factors:
     """The factors of one example's gradient: which entry each lookup took, and the output's cotangent as rows."""
     numbers, table = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
-    indices = others[0].reshape(-1, others[0].shape[-1])
+    indices = widened(others[0].reshape(-1, others[0].shape[-1]))
     by_axis = [indices[:, numbers.start_index_map.index(axis)] for axis in how.left_axes]
     sizes = [table[axis] for axis in how.left_axes]
     inside = jnp.ones(indices.shape[0], jnp.bool_)

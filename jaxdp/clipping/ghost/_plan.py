@@ -16,6 +16,7 @@ from ._cost import Choice, activations, choose
 from ._jaxpr import REMAT, SCAN, STOP_GRADIENT, Eqn, Literal, Opened, Var, inner_jaxpr, opened, scan_parts, source_line
 from ._kinds import BOTH, EXAMPLE, NEITHER, PARAMS, Kind, output_kinds, scan_kinds
 from ._layout import Layout
+from ._types import are_taken, types_of
 from ._views import Origin, of_leaf, of_output
 
 RULES = (_dot, _conv, _embedding)
@@ -235,7 +236,8 @@ class _Walk:
             self._enter(eqn, opened(inner_jaxpr(eqn)), inputs, scope, inside, lambda i: ())
         else:
             rule = next((r for r in RULES if len(params) == 1 and r.covers(eqn, params[0])), None)
-            if rule is not None and any(kind & EXAMPLE for kind in inputs):
+            taken = rule is not None and are_taken(eqn, params[0], rule.OTHERS)
+            if rule is not None and taken and any(kind & EXAMPLE for kind in inputs):
                 use = scope.uses[eqn.invars[params[0]]]
                 own = rule.layout(eqn, params[0])
                 pooled = rule is _embedding and not scope.lengths and _embedding.is_pooled(eqn, body)
@@ -243,8 +245,9 @@ class _Walk:
                     Site(path, eqn, params[0], use.source, use.stacked, scope.lengths, rule, own, pooled=pooled)
                 )
             else:
+                name = eqn.primitive.name if rule is None or taken else f"{rule.NAME} of {types_of(eqn)}"
                 for i in params:
-                    self._use(eqn, eqn.invars[i], scope)
+                    self._use(eqn, eqn.invars[i], scope, name)
 
     def _enter(
         self,
@@ -263,15 +266,15 @@ class _Walk:
                     use = scope.uses[atom]
                     inside.uses[var] = _Use(use.source, use.stacked + sliced(i))
                 else:
-                    self._use(eqn, atom, scope)
+                    self._use(eqn, atom, scope, eqn.primitive.name)
         self._equations(body, inside)
         for atom in body.outvars:
             if inside.kind(atom) == PARAMS:
                 self._use_directly(inside.uses[atom].source, eqn.primitive.name, source_line(eqn), atom.aval.size)
 
-    def _use(self, eqn: Eqn, var: Var, scope: _Scope) -> None:
+    def _use(self, eqn: Eqn, var: Var, scope: _Scope, name: str) -> None:
         size = max(v.aval.size for v in eqn.outvars) * math.prod(scope.lengths)
-        self._use_directly(scope.uses[var].source, eqn.primitive.name, source_line(eqn), size)
+        self._use_directly(scope.uses[var].source, name, source_line(eqn), size)
 
     def _use_directly(self, source: Var, primitive: str, where: str, size: int) -> None:
         for leaf in self.origins[source].leaves:

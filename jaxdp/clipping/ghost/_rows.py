@@ -93,23 +93,25 @@ def _scaled(uses: Sequence[Factors]) -> tuple[list[Any], list[Any], Int[Array, "
 
     The scale is each row's own: a large left row may meet a small right one, and the other way round, and it is their
     product that counts. Left rows come into [1/2, 1), right rows take up how much smaller than the largest their outer
-    product is; where one side is OneHot, the other takes all.
+    product is; where one side is OneHot, the other takes all. A row whose outer product is zero has no scale: it becomes as
+    small as it can, since infinity times zero would spoil the others; what isn't finite stays so.
     """
     pairs = [_without_missed(use) for use in uses]
     sizes = [
         [jnp.max(jnp.abs(side.rows), axis=2, initial=0) for side in pair if isinstance(side, Dense)] for pair in pairs
     ]
-    exponents = []
+    empties, exponents = [], []
     for each in sizes:
         empty = jnp.stack([jnp.broadcast_to(size == 0, each[-1].shape) for size in each]).any(axis=0)
+        empties.append(empty)
         exponents.append(jnp.where(empty, -250, sum(exponent_of(size) for size in each)))
     largest = jnp.max(jnp.stack([jnp.max(e, initial=-250) for e in exponents]))
     lefts, rights = [], []
-    for (left, right), each in zip(pairs, sizes, strict=True):
+    for (left, right), each, empty in zip(pairs, sizes, empties, strict=True):
         if len(each) == 2:
             own = exponent_of(each[0])
             left = Dense(times_power_of_two(left.rows, -own[:, :, None]))
-            right = Dense(times_power_of_two(right.rows, (own - largest)[:, :, None]))
+            right = Dense(times_power_of_two(right.rows, jnp.where(empty, -250, own - largest)[:, :, None]))
         elif isinstance(right, Dense):
             right = Dense(times_power_of_two(right.rows, -largest[None, None, None]))
         else:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 from jax.extend.core import primitives as p
 
 from ._jaxpr import Eqn
+from ._types import REAL
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ def of_output(eqn: Eqn, inputs: Sequence[Origin | None]) -> Origin:
 
 
 def is_rearrangement(eqn: Eqn) -> bool:
-    """Whether an equation only moves entries about or changes their floating-point type."""
+    """Whether an equation only moves entries about or changes their type among those that rules take."""
     params: dict[str, Any] = eqn.params
     if eqn.primitive is p.convert_element_type_p:
-        return bool(jnp.issubdtype(params["new_dtype"], jnp.floating))
+        return params["new_dtype"] in REAL
     if eqn.primitive is p.broadcast_in_dim_p:
         return len(eqn.invars) == 1 and eqn.invars[0].aval.size == eqn.outvars[0].aval.size
     if eqn.primitive is p.reshape_p:
