@@ -440,6 +440,8 @@ def _check(case: Case) -> None:
         for name in floats[:1]:
             batch[name] = batch[name].at[0].set(case.bad)
     gradients = _gradients(case, batch)
+    if _is_narrow(program):
+        gradients = _vmapped(case, batch)
     norms = [norm_of(g) for g in gradients]
     finite = [n for n in norms if math.isfinite(n) and n > 0]
     clip_norm = min(max(float(np.quantile(finite, case.quantile)), 1e-20), 1e20) if finite else 1.0
@@ -483,6 +485,20 @@ def _gradients(case: Case, batch: Any) -> list[Any]:
         return [jax.tree.map(exact, one_gradient(case.program.params, row)) for row in rows]
     except (OverflowError, TypeError, ValueError) as error:
         raise NoLossError(str(error)) from error
+
+
+def _is_narrow(program: Program) -> bool:
+    """Whether ids are of a type that can't number all entries: JAX's own gradient is then another one under vmap."""
+    longest = max(leaf.shape[0] for leaf in program.params.values())
+    kinds = [leaf.dtype for leaf in program.example.values() if jnp.issubdtype(leaf.dtype, jnp.integer)]
+    return any(np.iinfo(kind).max < longest - 1 for kind in kinds)
+
+
+def _vmapped(case: Case, batch: Any) -> list[Any]:
+    gradients = jax.jit(jax.vmap(jax.grad(case.program.loss), (None, 0)))(case.program.params, batch)
+    return [
+        jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i], np.float64), gradients) for i in range(case.program.batch)
+    ]
 
 
 def _scaled(case: Case, gradient: Any, clip_norm: float) -> Any:
