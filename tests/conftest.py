@@ -1,6 +1,7 @@
 """Every test runs with JAX's key-reuse checker, and in the rooms that are ours alone with strict promotion."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,13 @@ import pytest
 
 # Tests compile more than they compute. CI runs the slow ones with XLA_FLAGS="", that is, optimised as usual.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+
+# Many tests and the processes that they start compile the same programs: each worker keeps what it compiled until its end.
+_compiled = tempfile.TemporaryDirectory(prefix="jaxdp-compiled-")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _compiled.name)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 OURS = ("clipping", "noise", "sampling")  # optax and flax promote dtypes on their own
 
