@@ -17,7 +17,12 @@ from ._memory import StepMemory as StepMemory, largest_microbatch as largest_mic
 from ._run import DPSGD as DPSGD
 from ._step import PrivateStep as PrivateStep, StepMetrics as StepMetrics, TrainState as TrainState
 from ._validate import Obstacle as Obstacle, Validation as Validation, validate as validate
-from .clipping import ClippedGrads as ClippedGrads, clipped_grad as clipped_grad, per_example_grads as per_example_grads
+from .clipping import (
+    ClippedGrads as ClippedGrads,
+    Shared as Shared,
+    clipped_grad as clipped_grad,
+    per_example_grads as per_example_grads,
+)
 from .noise import key_from_entropy as key_from_entropy
 from .sampling import (
     PoissonSampler as PoissonSampler,

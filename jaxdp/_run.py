@@ -324,10 +324,11 @@ class DPSGD:
         return ShuffledSampler(**every, batch_size=int(self.expected_batch_size))
 
     def clipped_grad(self, loss_fn: Callable[..., Any], *, has_aux: bool = False) -> ClippedGrad:
-        """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size."""
-        return clipped_grad(
+        """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size; shares nothing of num_examples rows by mistake."""
+        grad_fn = clipped_grad(
             loss_fn, clip_norm=self.clip_norm, rule=self.rule, has_aux=has_aux, microbatch_size=self.microbatch_size
         )
+        return replace(grad_fn, num_examples=self.num_examples)
 
     def privatize(self, key: Key[Array, ""]) -> optax.GradientTransformationExtraArgs:
         """`jaxdp.privatize` with the run's expected batch size and noise: under a `Quantile` rule, what is left for the sum."""

@@ -162,15 +162,16 @@ class PrivateStep:
 
         Args:
             state: from `init` or the step before.
-            data: pytree of arrays [num_examples, ...], the same at every step.
-            *shared: handed to the loss after the example, as they are.
+            data: pytree of arrays [num_examples, ...], inputs and labels together, the same at every step.
+            *shared: handed to the loss after the example, as they are; `jaxdp.Shared(value)` where an axis has the length
+                num_examples.
 
         Returns:
             The next state, and `StepMetrics` of scalars.
 
         Raises:
-            UsageError: for data of another size than the run's, more steps than the run has, and what
-                `jaxdp.clipped_grad` refuses.
+            UsageError: for data of another size than the run's, data in `shared`, more steps than the run has, and
+                what `jaxdp.clipped_grad` refuses.
         """
         state, metrics = self.many(state, data, *shared, num_steps=1)
         return state, jax.tree.map(lambda leaf: leaf[0], metrics)
@@ -194,6 +195,7 @@ class PrivateStep:
                 f"data has {size} examples and the run was described with num_examples={self.run.num_examples}: its "
                 "sampling rate, and so its epsilon, would be false; describe the run with the number of examples it trains on"
             )
+        shared = self._grad_fn.unwrapped(shared, None, "step(state, (X, Y))")
         carry = (state.params, state.opt_state, state.rule_state)
         carry, metrics = self._compiled(carry, state.keys, jnp.int32(state.step), data, shared, num_steps=num_steps)
         params, opt_state, rule_state = carry

@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array, Key
 
 from ._inputs import check_batch, check_loss, check_params, example_keys, loss_of_example
+from ._shared import unwrapped
 
 
 def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
@@ -23,7 +24,8 @@ def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> 
         parameters' dtype; with `has_aux`, the pair of that and of `aux` with a leading axis [B].
 
     Raises:
-        UsageError: for parameters that aren't floating point, a loss that isn't a scalar, a ragged batch.
+        UsageError: for parameters that aren't floating point, a loss that isn't a scalar, a ragged batch, and what is shared with
+            an axis of the batch's size, unless it is a `jaxdp.Shared`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -35,6 +37,7 @@ def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> 
     def grad_fn(params: Any, batch: Any, *shared: Any, rng: Key[Array, ""] | None = None) -> Any:
         check_params(params)
         size = check_batch(batch)
+        shared = unwrapped(shared, {"the batch's size": size}, "f(params, (X, Y))")
         check_loss(loss_fn, has_aux, params, batch, shared, rng)
         keys = None if rng is None else example_keys(rng, size)
         losses_and_aux, grads = per_example_values_and_grads(loss_fn, has_aux, params, batch, shared, keys)
