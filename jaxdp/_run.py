@@ -300,7 +300,7 @@ class DPSGD:
         return self.noise_multiplier
 
     def sampler(self, key: Key[Array, ""], *, capacity: int = 0) -> Sampler:
-        """The batches of the run, as padded indices and masks for arrays of the user's own.
+        """The batches of the run, for arrays of the user's own: `for batch, mask in run.sampler(key).take((X, Y))`.
 
         Args:
             key: scalar key, used for sampling and nothing else.
@@ -308,7 +308,8 @@ class DPSGD:
                 come in a longer batch, never cut. Other samplings have batches of one size.
 
         Returns:
-            A `PoissonSampler`, `TruncatedPoissonSampler` or `ShuffledSampler`: `for indices, mask in run.sampler(key)`.
+            A `PoissonSampler`, `TruncatedPoissonSampler` or `ShuffledSampler`. Its `take` checks that there are num_examples
+            rows; iterated itself it gives padded indices and masks, those of padding beyond the data.
 
         Raises:
             UsageError: for a capacity under another sampling than Poisson.
@@ -324,7 +325,7 @@ class DPSGD:
         return ShuffledSampler(**every, batch_size=int(self.expected_batch_size))
 
     def clipped_grad(self, loss_fn: Callable[..., Any], *, has_aux: bool = False) -> ClippedGrad:
-        """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size; shares nothing of num_examples rows by mistake."""
+        """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size; what has num_examples rows isn't shared."""
         grad_fn = clipped_grad(
             loss_fn, clip_norm=self.clip_norm, rule=self.rule, has_aux=has_aux, microbatch_size=self.microbatch_size
         )

@@ -19,7 +19,7 @@ from . import _checks
 from ._errors import UsageError
 from .accounting import Ledger
 from .clipping import Quantile, check_batch, check_loss, check_params, example_keys, excess_within, takes_rng
-from .sampling import Draw
+from .sampling import Draw, rows_at
 from .transforms import PrivatizeState, in_float32
 
 if TYPE_CHECKING:
@@ -238,12 +238,12 @@ class PrivateStep:
         loss = self._grad_fn.traced(params, data, shared, keys)
         rows = self._grad_fn.usual_microbatch_size(loss, params, usual)
         rows = min(rows, self.run.num_examples)
-        indices = jnp.pad(draw.indices, (0, rows))
+        indices = jnp.pad(draw.indices, (0, rows), constant_values=self.run.num_examples)
 
         def microbatch(start: Any) -> tuple[Any, Any, Any]:
             chosen = jax.lax.dynamic_slice_in_dim(indices, start, rows)
             mask = start + jnp.arange(rows, dtype=jnp.int32) < draw.size
-            batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], data)
+            batch = jax.tree.map(lambda leaf: rows_at(leaf, chosen), data)  # of padding zeros: no record is in it
             keys = example_keys(loss_key, rows, start) if self._takes_rng else None
             grads, (losses, norms, aux) = self._grad_fn.sum_and_rows(loss, params, batch, mask, keys, shared, clip_norm)
             clipped = mask & ~(norms <= clip_norm)

@@ -11,6 +11,7 @@ or below the sampling rate: the accounted rate is never exceeded, and missed by 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +19,12 @@ from jaxtyping import Array, Bool, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
-from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_first
+from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_first, taken_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonSampler:
-    """Draws the batches of a run: `for indices, mask in sampler` gives one padded batch for each of its steps.
+    """Draws the batches of a run: `for batch, mask in sampler.take(arrays)` gives a padded batch for each of its steps.
 
     The draw of step t depends on the key and on t alone, so a resumed run draws what the interrupted one would have.
 
@@ -71,6 +72,13 @@ class PoissonSampler:
     def batch(self, step: int) -> PaddedBatch:
         """The draw of one step as a padded batch: `capacity` rows, or the next multiple that holds the whole draw."""
         return batch_of(self, step, self.capacity)
+
+    def take(self, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
+        """The batches of arrays [num_examples, ...], each with its mask: `for batch, mask in sampler.take((X, Y))`.
+
+        Rows of padding are zeros. Another number of rows than `num_examples` is a `UsageError`.
+        """
+        return taken_of(self, arrays)
 
     def __len__(self) -> int:
         return self.steps

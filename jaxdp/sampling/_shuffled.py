@@ -7,14 +7,16 @@ blanked or replaced in its place, at the cost of one Gaussian mechanism an epoch
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int32, Key
+from jaxtyping import Array, Bool, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
-from ._batches import Draw, PaddedBatch, batch_of, batches_of
+from ._batches import Draw, PaddedBatch, batch_of, batches_of, taken_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +63,22 @@ class ShuffledSampler:
         epoch, place = jnp.divmod(jnp.asarray(step, jnp.int32), jnp.int32(per_epoch))
         bits = jax.random.bits(jax.random.fold_in(self.key, epoch), (self.num_examples,), jnp.uint32)
         start = place * jnp.int32(self.batch_size)
-        order = jnp.pad(jnp.argsort(bits).astype(jnp.int32), (0, self.batch_size))
+        with_padding = partial(jnp.pad, constant_values=self.num_examples)
+        order = with_padding(jnp.argsort(bits).astype(jnp.int32), (0, self.batch_size))
         size = jnp.minimum(jnp.int32(self.batch_size), jnp.int32(self.num_examples) - start)
         taken = jax.lax.dynamic_slice_in_dim(order, start, self.batch_size)
-        return Draw(jnp.pad(taken, (0, self.num_examples - self.batch_size)), size)
+        return Draw(with_padding(taken, (0, self.num_examples - self.batch_size)), size)
 
     def batch(self, step: int) -> PaddedBatch:
         """The draw of one step as a padded batch of `batch_size` rows."""
         return batch_of(self, step, self.batch_size)
+
+    def take(self, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
+        """The batches of arrays [num_examples, ...], each with its mask: `for batch, mask in sampler.take((X, Y))`.
+
+        Rows of padding are zeros. Another number of rows than `num_examples` is a `UsageError`.
+        """
+        return taken_of(self, arrays)
 
     def __len__(self) -> int:
         return self.steps

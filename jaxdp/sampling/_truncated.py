@@ -6,13 +6,14 @@ examples that stand first in the data, which no accountant covers.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32, Key
 
 from .. import _checks
-from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_first
+from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_first, taken_of
 from ._poisson import check_rate, included, usual_size
 
 
@@ -72,6 +73,13 @@ class TruncatedPoissonSampler:
     def batch(self, step: int) -> PaddedBatch:
         """The draw of one step as a padded batch of `truncated_batch_size` rows."""
         return batch_of(self, step, self.truncated_batch_size)
+
+    def take(self, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
+        """The batches of arrays [num_examples, ...], each with its mask: `for batch, mask in sampler.take((X, Y))`.
+
+        Rows of padding are zeros. Another number of rows than `num_examples` is a `UsageError`.
+        """
+        return taken_of(self, arrays)
 
     def __len__(self) -> int:
         return self.steps
