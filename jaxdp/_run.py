@@ -338,7 +338,12 @@ class DPSGD:
         )
 
     def make_step(
-        self, loss_fn: Callable[..., Any], optimizer: optax.GradientTransformation, *, has_aux: bool = False
+        self,
+        loss_fn: Callable[..., Any],
+        optimizer: optax.GradientTransformation,
+        *,
+        has_aux: bool = False,
+        self_check: bool = True,
     ) -> PrivateStep:
         """The whole private step, compiled once: draw, gather, clip, add noise, update.
 
@@ -347,11 +352,13 @@ class DPSGD:
                 it has one, gets a key of each example's own. With `has_aux` it returns `(scalar, aux)`.
             optimizer: any optax optimizer; it sees the noisy mean.
             has_aux: whether the loss returns auxiliary data, whose mean over the batch joins the metrics.
+            self_check: whether to hold the clipped gradient against plain differentiation, on two random examples of the
+                data's shapes, before the first step. SECONDS
 
         Returns:
             A `PrivateStep`: `state = step.init(params, key)`, then `state, metrics = step(state, data)`.
         """
-        return PrivateStep(self, loss_fn, optimizer, has_aux=has_aux)
+        return PrivateStep(self, loss_fn, optimizer, has_aux=has_aux, self_check=self_check)
 
 
 jax.tree_util.register_static(DPSGD)  # part of a training state, and no array

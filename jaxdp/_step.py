@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int32, Key
 
 from . import _checks
 from ._errors import UsageError
+from ._self_check import self_check, signature
 from .accounting import Ledger
 from .clipping import Quantile, check_batch, check_loss, check_params, example_keys, excess_within, takes_rng
 from .sampling import Draw, rows_at
@@ -94,7 +95,13 @@ class PrivateStep:
     """
 
     def __init__(
-        self, run: "DPSGD", loss_fn: Callable[..., Any], optimizer: optax.GradientTransformation, *, has_aux: bool
+        self,
+        run: "DPSGD",
+        loss_fn: Callable[..., Any],
+        optimizer: optax.GradientTransformation,
+        *,
+        has_aux: bool,
+        self_check: bool,
     ) -> None:
         if isinstance(getattr(optimizer.update, "__self__", None), optax.MultiSteps):
             raise UsageError(
@@ -105,6 +112,8 @@ class PrivateStep:
         self._grad_fn = run.clipped_grad(loss_fn, has_aux=has_aux)
         self._optimizer = in_float32(optimizer)
         self._takes_rng = takes_rng(loss_fn)
+        self._checks_itself = self_check
+        self._checked: set[Any] = set()
         self._compiled = jax.jit(self._scan, static_argnames="num_steps", donate_argnames="carry")
 
     def init(self, params: Any, key: Key[Array, ""]) -> TrainState:
@@ -196,11 +205,19 @@ class PrivateStep:
                 "sampling rate, and so its epsilon, would be false; describe the run with the number of examples it trains on"
             )
         shared = self._grad_fn.unwrapped(shared, None, "step(state, (X, Y))")
+        self._check_gradients(state, data, shared)
         carry = (state.params, state.opt_state, state.rule_state)
         carry, metrics = self._compiled(carry, state.keys, jnp.int32(state.step), data, shared, num_steps=num_steps)
         params, opt_state, rule_state = carry
         made = state.step + num_steps
         return state._replace(params=params, opt_state=opt_state, step=made, rule_state=rule_state), metrics
+
+    def _check_gradients(self, state: TrainState, data: Any, shared: tuple[Any, ...]) -> None:
+        """The self-check of arguments of these shapes and types, before the first step with them."""
+        if self._checks_itself and (kind := signature(state.params, data, shared)) not in self._checked:
+            key = state.keys.loss if self._takes_rng else None
+            self_check(self._grad_fn, state.params, data, shared, key)
+            self._checked.add(kind)
 
     def _scan(
         self, carry: tuple[Any, Any, Any], keys: RunKeys, first: Any, data: Any, shared: Any, *, num_steps: int
