@@ -23,7 +23,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Key
 
 from ._errors import UsageError
-from .clipping import ClippedGrad, Explanation, PerGroup, example_keys
+from .clipping import ClippedGrad, Explanation, Flat, Normalised, PerGroup, example_keys
 from .clipping._per_example import per_example_values_and_grads
 from .clipping.ghost import explain
 from .clipping.ghost._jaxpr import opened, subjaxprs
@@ -98,10 +98,15 @@ class _Check:
         self._epsilon = max(narrowest, _epsilon(() if self._loss is None else self._loss.plan.jaxpr.eqns))
         self._plain = _compiled(self._plain_program, params, batch, shared)
         self._clipped = self._clipped_program(grad_fn, batch)
+        by_norm = isinstance(
+            grad_fn.rule, Normalised
+        )  # which scales by a clip norm of infinity, where others don't clip
+        self._unclipped = self._clipped_program(replace(grad_fn, rule=Flat()), batch) if by_norm else self._clipped
 
     def _plain_program(self, params: Any, batch: Any, shared: Any) -> Any:
         fn, has_aux = self._grad_fn.loss_fn, self._grad_fn.has_aux
-        return per_example_values_and_grads(fn, has_aux, params, batch, shared, self._keys())[1]
+        values, grads = per_example_values_and_grads(fn, has_aux, params, batch, shared, self._keys())
+        return values[0] if has_aux else values, grads
 
     def _clipped_program(self, grad_fn: ClippedGrad, batch: Any) -> Callable[..., Any]:
         def clipped(params: Any, batch: Any, mask: Any, clip_norm: Any, shared: Any) -> tuple[Any, Any]:
@@ -161,23 +166,26 @@ class _Check:
         return _changed(lambda leaf: leaf * (1 + step(leaf)), params)
 
     def _oracle(self, params: Any, batch: Any) -> _Oracle | None:
-        """The plain gradients; None where they, or what a rounding makes of them, aren't finite."""
-        grads = _on_host(self._plain(params, batch, self._shared))
-        other = _on_host(self._plain(self._nudged(params), batch, self._shared))
-        found = _Oracle(grads, _lengths(grads), _lengths([a - b for a, b in zip(grads, other, strict=True)]))
-        return found if np.isfinite(found.lengths).all() and found.totals.max() < 1e30 else None
+        """The plain gradients; None where they, or the losses, aren't finite."""
+        losses, grads = map(_on_host, self._plain(params, batch, self._shared))
+        if not all(np.isfinite(leaf).all() for leaf in (*losses, *grads)):
+            return None
+        _, nudged = map(_on_host, self._plain(self._nudged(params), batch, self._shared))
+        rounding = _lengths([a - b for a, b in zip(grads, nudged, strict=True)])
+        found = _Oracle(grads, _lengths(grads), np.nan_to_num(rounding, nan=np.inf))
+        return found if found.totals.max() < 1e30 else None
 
     def compare(self, params: Any, batch: Any, oracle: _Oracle) -> None:
         """Refuse what differs on these examples."""
         relative = min(max(32 * self._epsilon, 1e-4), 0.3)
-        rounding = np.nan_to_num(oracle.rounding, nan=np.inf)
+        rounding = oracle.rounding
         slack = relative * (oracle.lengths + oracle.totals / 10) + 8 * rounding
         slack_of_norm = relative * oracle.totals + 8 * np.linalg.norm(rounding, axis=0)
         shortest = oracle.totals[oracle.totals > 0].min(initial=math.inf)
         clip_norm = max(min(self._grad_fn.clip_norm, shortest / 2), 1e-25)  # at which something is clipped
         clip_norm = 1.0 if math.isinf(clip_norm) else float(np.float32(clip_norm))
         for i in range(ROWS):
-            total, norms = self._alone(self._clipped, params, batch, i, math.inf)
+            total, norms = self._alone(self._unclipped, params, batch, i, math.inf)
             off = _lengths([(leaf - grads[i])[None] for leaf, grads in zip(total, oracle.grads, strict=True)])[:, 0]
             wrong = np.flatnonzero(~(off <= slack[:, i]))
             if len(wrong):
@@ -190,12 +198,14 @@ class _Check:
             contribution = float(np.linalg.norm(_lengths([leaf[None] for leaf in total])))
             if contribution > clip_norm * (1 + 1e-5):
                 self._refuse(
-                    self._unclipped(params, batch, oracle, i),
+                    self._culprits(params, batch, oracle, i),
                     f"lets one example contribute {contribution:.3g} where the sensitivity is {clip_norm:.3g}",
                 )
-            if not norms[i] >= oracle.totals[i] - slack_of_norm[i]:
+            if (
+                norms[i] < oracle.totals[i] - slack_of_norm[i]
+            ):  # none that isn't finite: nothing is let through, as seen
                 self._refuse(
-                    self._unclipped(params, batch, oracle, i),
+                    self._culprits(params, batch, oracle, i),
                     f"makes the norm {norms[i]:.3g} of an example whose gradient has norm {oracle.totals[i]:.3g}",
                 )
 
@@ -204,7 +214,7 @@ class _Check:
         total, norms = program(params, batch, jnp.arange(ROWS) == i, jnp.float32(clip_norm), self._shared)
         return _on_host(total), np.asarray(norms)
 
-    def _unclipped(self, params: Any, batch: Any, oracle: _Oracle, i: int) -> np.ndarray:
+    def _culprits(self, params: Any, batch: Any, oracle: _Oracle, i: int) -> np.ndarray:
         """The leaves that, each to be clipped to half of its length, are longer; all leaves where there is none."""
         weights = {str(leaf): max(length, 1e-12) ** 2 for leaf, length in enumerate(oracle.lengths[:, i])}
         by_leaf = replace(self._grad_fn, rule=PerGroup(weights=weights))
@@ -249,8 +259,10 @@ def _random(rng: np.random.Generator, floats: Callable[..., np.ndarray], like: A
     most = int(info.max) if limit is None else min(limit - 1, int(info.max))
     values = np.minimum(np.exp2(rng.random(shape) * math.log2(most + 1.0)) - 1, most).astype(np.uint64)
     if values.size:
-        values.reshape(-1)[0] = most
-    signs = rng.integers(0, 2, shape) * (limit is None and int(info.min) < 0)
+        values.flat[0] = most
+    signs = rng.integers(0, 2, shape) * (
+        limit is None and int(info.min) < 0 and np.arange(values.size).reshape(shape) > 0
+    )
     return jnp.asarray(np.where(signs == 1, -values.astype(np.int64), values.astype(np.int64)).astype(dtype))
 
 

@@ -60,7 +60,7 @@ def test_a_step_is_sampler_then_clipped_grad_then_privatize_then_optimizer() -> 
 
 def test_the_step_compiles_once_over_many_draws() -> None:
     params, data = problem()
-    step = a_run().make_step(loss, optax.sgd(0.1, momentum=0.9))
+    step = a_run().make_step(loss, optax.sgd(0.1, momentum=0.9), self_check=False)
     state, sizes = step.init(params, jax.random.key(0)), set()
     for _ in range(30):
         state, metrics = step(state, data)
@@ -71,7 +71,7 @@ def test_the_step_compiles_once_over_many_draws() -> None:
 
 def test_several_steps_in_one_program_are_the_steps_one_by_one() -> None:
     params, data = problem()
-    step = a_run().make_step(loss, optax.sgd(0.1, momentum=0.9))
+    step = a_run().make_step(loss, optax.sgd(0.1, momentum=0.9), self_check=False)
     one_by_one = step.init(params, jax.random.key(3))
     for _ in range(6):
         one_by_one, _ = step(one_by_one, data)
@@ -86,7 +86,7 @@ def test_several_steps_in_one_program_are_the_steps_one_by_one() -> None:
 def test_no_drawn_example_is_lost_whatever_the_microbatches(microbatch_size: int) -> None:
     # Each example's gradient is its own unit vector: the update shows who was used, and how often.
     run = a_run(noise_multiplier=0.0, clip_norm=math.inf, microbatch_size=microbatch_size, expected_batch_size=30)
-    step = run.make_step(lambda w, i: w[i], optax.sgd(30.0))
+    step = run.make_step(lambda w, i: w[i], optax.sgd(30.0), self_check=False)
     state = step.init(jnp.zeros(60), jax.random.key(5))
     sampler = run.sampler(state.keys.sampling)
     for indices, mask in list(sampler)[:5]:
@@ -109,7 +109,7 @@ def test_the_work_of_a_step_follows_the_number_drawn_rounded_up_to_a_microbatch_
         return w * jax.pure_callback(count, x, x, vmap_method="sequential")
 
     run = a_run(microbatch_size=4)
-    step = run.make_step(counting_loss, optax.sgd(0.1))
+    step = run.make_step(counting_loss, optax.sgd(0.1), self_check=False)
     state = step.init(jnp.float32(0), jax.random.key(0))
     for _ in range(5):
         calls.clear()
@@ -121,7 +121,7 @@ def test_the_work_of_a_step_follows_the_number_drawn_rounded_up_to_a_microbatch_
 
 def test_an_empty_draw_is_a_step_with_noise() -> None:
     run = a_run(num_examples=60, expected_batch_size=1e-6)
-    step = run.make_step(lambda w, x: jnp.vdot(w, x), optax.sgd(1e-6))
+    step = run.make_step(lambda w, x: jnp.vdot(w, x), optax.sgd(1e-6), self_check=False)
     state = step.init(jnp.zeros(1000), jax.random.key(0))
     state, metrics = step(state, jnp.ones((60, 1000)))
     assert int(metrics.examples) == 0
@@ -133,7 +133,7 @@ def test_an_empty_draw_is_a_step_with_noise() -> None:
 def test_without_clipping_noise_and_sampling_it_is_full_batch_gradient_descent() -> None:
     params, data = problem()
     run = a_run(expected_batch_size=60, clip_norm=math.inf, noise_multiplier=0.0, steps=5)
-    step, optimizer = run.make_step(loss, optax.sgd(0.05)), optax.sgd(0.05)
+    step, optimizer = run.make_step(loss, optax.sgd(0.05), self_check=False), optax.sgd(0.05)
     state, opt_state = step.init(params, jax.random.key(0)), optimizer.init(params)
     mean_loss = lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, data))
     for _ in range(5):
@@ -145,7 +145,7 @@ def test_without_clipping_noise_and_sampling_it_is_full_batch_gradient_descent()
 
 def test_the_users_parameters_survive_the_donation_of_the_states() -> None:
     params, data = problem()
-    step = a_run().make_step(loss, optax.sgd(0.1))
+    step = a_run().make_step(loss, optax.sgd(0.1), self_check=False)
     state = step.init(params, jax.random.key(0))
     for _ in range(2):
         state, _ = step(state, data)
@@ -154,7 +154,7 @@ def test_the_users_parameters_survive_the_donation_of_the_states() -> None:
 
 def test_a_loss_that_takes_rng_gets_a_new_key_for_every_example_and_step() -> None:
     run = a_run(expected_batch_size=60, clip_norm=math.inf, noise_multiplier=0.0)
-    step = run.make_step(lambda w, i, rng: w[i] * jax.random.uniform(rng), optax.sgd(60.0))
+    step = run.make_step(lambda w, i, rng: w[i] * jax.random.uniform(rng), optax.sgd(60.0), self_check=False)
     state, drawn = step.init(jnp.zeros(60), jax.random.key(0)), []
     for _ in range(2):
         before = np.asarray(state.params)
@@ -166,7 +166,7 @@ def test_a_loss_that_takes_rng_gets_a_new_key_for_every_example_and_step() -> No
 def test_bfloat16_parameters_stay_bfloat16_and_compile_once() -> None:
     params, data = problem()
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
-    step = a_run().make_step(loss, optax.adam(0.1))
+    step = a_run().make_step(loss, optax.adam(0.1), self_check=False)
     state = step.init(params, jax.random.key(0))
     for _ in range(3):
         state, _ = step(state, data)
@@ -176,7 +176,7 @@ def test_bfloat16_parameters_stay_bfloat16_and_compile_once() -> None:
 
 def test_the_noise_of_a_step_is_that_of_privatize_at_its_count() -> None:
     run = a_run(expected_batch_size=1e-6)
-    step = run.make_step(lambda w, x: jnp.vdot(w, x), optax.sgd(1.0))
+    step = run.make_step(lambda w, x: jnp.vdot(w, x), optax.sgd(1.0), self_check=False)
     state = step.init(jnp.zeros(3), jax.random.key(1))
     noise_key = state.keys.noise
     for count in range(3):
@@ -190,7 +190,7 @@ def test_the_noise_of_a_step_is_that_of_privatize_at_its_count() -> None:
 
 def test_more_steps_than_the_run_has_are_refused() -> None:
     params, data = problem()
-    step = a_run(steps=2).make_step(loss, optax.sgd(0.1))
+    step = a_run(steps=2).make_step(loss, optax.sgd(0.1), self_check=False)
     state = step.init(params, jax.random.key(0))
     state, _ = step.many(state, data, num_steps=2)
     with pytest.raises(jaxdp.UsageError, match="exceeds the run's steps=2"):
@@ -200,14 +200,14 @@ def test_more_steps_than_the_run_has_are_refused() -> None:
 @pytest.mark.parametrize("num_steps", [-1, 0, True])
 def test_a_run_cannot_be_wound_back(num_steps: Any) -> None:
     params, data = problem()
-    step = a_run().make_step(loss, optax.sgd(0.1))
+    step = a_run().make_step(loss, optax.sgd(0.1), self_check=False)
     with pytest.raises(jaxdp.UsageError, match="num_steps"):
         step.many(step.init(params, jax.random.key(0)), data, num_steps=num_steps)
 
 
 def test_data_of_another_size_than_the_runs_are_refused() -> None:
     params, data = problem(61)
-    step = a_run().make_step(loss, optax.sgd(0.1))
+    step = a_run().make_step(loss, optax.sgd(0.1), self_check=False)
     with pytest.raises(jaxdp.UsageError, match="num_examples=60"):
         step(step.init(params, jax.random.key(0)), data)
 
