@@ -29,7 +29,19 @@ from .clipping.ghost import explain
 from .clipping.ghost._jaxpr import opened, subjaxprs
 
 ROWS = 2
-_LIMITS = (None, 2**15, 2**10, 2**8, 100, 10, 2)  # random integers lie below; None for all that the type has
+_LIMITS = (
+    None,
+    2**20,
+    2**17,
+    2**15,
+    2**14,
+    2**12,
+    2**10,
+    2**8,
+    100,
+    10,
+    2,
+)  # random integers lie below; None for all that the type has
 _FLOATS: tuple[Callable[[np.random.Generator, Any], np.ndarray], ...] = (
     lambda rng, shape: rng.standard_normal(shape, np.float32),
     lambda rng, shape: rng.random(shape, np.float32),
@@ -54,7 +66,7 @@ class _Oracle(NamedTuple):
 def signature(*trees: Any) -> Any:
     """What tells programs apart: the structure, shapes and types of their arguments."""
     leaves, structure = jax.tree.flatten(trees)
-    return structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    return structure, tuple((jnp.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
 
 
 def self_check(
@@ -95,13 +107,13 @@ class _Check:
         batch = self._draw(_FLOATS[0], [2] * len(self._leaves))
         self._loss = grad_fn.traced(params, batch, shared, self._keys())
         narrowest = 2.0**-23 if jax.default_backend() == "cpu" else 2.0**-10  # where products may be rounded to TF32
-        self._epsilon = max(narrowest, _epsilon(() if self._loss is None else self._loss.plan.jaxpr.eqns))
+        of_params = [float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(params)]
+        self._epsilon = max(narrowest, *of_params, _epsilon(() if self._loss is None else self._loss.plan.jaxpr.eqns))
         self._plain = _compiled(self._plain_program, params, batch, shared)
         self._clipped = self._clipped_program(grad_fn, batch)
-        by_norm = isinstance(
-            grad_fn.rule, Normalised
-        )  # which scales by a clip norm of infinity, where others don't clip
-        self._unclipped = self._clipped_program(replace(grad_fn, rule=Flat()), batch) if by_norm else self._clipped
+        self._unclipped = self._clipped
+        if isinstance(grad_fn.rule, Normalised):  # scales by a clip norm of infinity, at which others don't clip
+            self._unclipped = self._clipped_program(replace(grad_fn, rule=Flat()), batch)
 
     def _plain_program(self, params: Any, batch: Any, shared: Any) -> Any:
         fn, has_aux = self._grad_fn.loss_fn, self._grad_fn.has_aux
@@ -225,8 +237,12 @@ class _Check:
         return longer if len(longer) else np.arange(len(lengths))
 
     def _refuse(self, leaves: Any, what: str) -> None:
-        assert self._loss is not None
-        report = explain(self._loss.plan, self._params)
+        by_rules = replace(self._grad_fn, method="auto", strict=False)
+        loss = by_rules.traced(
+            self._params, self._draw(_FLOATS[0], [2] * len(self._leaves)), self._shared, self._keys()
+        )
+        assert loss is not None
+        report = explain(loss.plan, self._params)
         lines = Explanation(tuple(report.leaves[i] for i in leaves))
         names = ", ".join(f"params{line.name}" for line in lines.leaves)
         raise UsageError(
@@ -241,7 +257,9 @@ def _compiled(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
     lowered = jax.jit(fn).lower(*args)
     if jax.default_backend() != "cpu":
         return lowered.compile()
-    return lowered.compile({"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True})
+    return lowered.compile(
+        compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    )
 
 
 def _random(rng: np.random.Generator, floats: Callable[..., np.ndarray], like: Any, limit: int | None) -> jax.Array:
