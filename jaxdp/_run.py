@@ -352,11 +352,17 @@ class DPSGD:
                 it has one, gets a key of each example's own. With `has_aux` it returns `(scalar, aux)`.
             optimizer: any optax optimizer; it sees the noisy mean.
             has_aux: whether the loss returns auxiliary data, whose mean over the batch joins the metrics.
-            self_check: whether to hold the clipped gradient against plain differentiation, on two random examples of the
-                data's shapes, before the first step. SECONDS
+            self_check: whether to hold the clipped gradient against plain differentiation before the first step, on two
+                random examples of the data's shapes and types; a disagreement is an error that names the parameter. It takes
+                half as long as compiling the step does: of CPU time 2.4 s for an MLP of 1.9 million parameters, 3 s for the
+                tutorials' CNN, 11 s for a transformer of four blocks; and memory for two examples' gradients.
 
         Returns:
             A `PrivateStep`: `state = step.init(params, key)`, then `state, metrics = step(state, data)`.
+
+        Raises:
+            UsageError: here for an optimizer that would get noise of its own at every micro-step; in the first step for what
+                the self-check finds.
         """
         return PrivateStep(self, loss_fn, optimizer, has_aux=has_aux, self_check=self_check)
 

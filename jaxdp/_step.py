@@ -179,8 +179,8 @@ class PrivateStep:
             The next state, and `StepMetrics` of scalars.
 
         Raises:
-            UsageError: for data of another size than the run's, data in `shared`, more steps than the run has, and
-                what `jaxdp.clipped_grad` refuses.
+            UsageError: for data of another size than the run's, data in `shared`, more steps than the run has, what
+                `jaxdp.clipped_grad` refuses, and before the first step what the self-check finds (`DPSGD.make_step`).
         """
         state, metrics = self.many(state, data, *shared, num_steps=1)
         return state, jax.tree.map(lambda leaf: leaf[0], metrics)
