@@ -167,7 +167,7 @@ class _Check:
         return self._structure.unflatten(rows)
 
     def _moved(self) -> Any:
-        def move(leaf: np.ndarray) -> np.ndarray:
+        def move(leaf: np.ndarray) -> Any:
             size = 0.1 * np.sqrt(np.mean(np.square(leaf))) + 0.01 if leaf.size else 0.0
             return leaf + size * self._rng.standard_normal(leaf.shape, np.float32)
 
@@ -254,12 +254,8 @@ class _Check:
 
 def _compiled(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
     """The program, made quickly rather than to be quick."""
-    lowered = jax.jit(fn).lower(*args)
-    if jax.default_backend() != "cpu":
-        return lowered.compile()
-    return lowered.compile(
-        compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    )
+    quickly: Any = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    return jax.jit(fn).lower(*args).compile(compiler_options=quickly if jax.default_backend() == "cpu" else None)
 
 
 def _random(rng: np.random.Generator, floats: Callable[..., np.ndarray], like: Any, limit: int | None) -> jax.Array:
@@ -295,7 +291,7 @@ def _epsilon(eqns: Any) -> float:
     return found
 
 
-def _changed(change: Callable[[np.ndarray], np.ndarray], params: Any) -> Any:
+def _changed(change: Callable[[np.ndarray], Any], params: Any) -> Any:
     """Parameters changed on the host, where they were on the device."""
 
     def changed(leaf: jax.Array) -> jax.Array:

@@ -221,7 +221,7 @@ def test_what_cannot_be_checked_is_refused_and_the_switch_is_named(loss: Any, me
 
 
 def test_a_loss_is_checked_with_keys_and_what_is_shared_and_never_on_the_data() -> None:
-    def loss(w: Any, x: Any, mix: Any, *, rng: Any) -> Any:
-        return jnp.sum(jnp.tanh(mix @ w) * x * jax.random.bernoulli(rng, 0.5, x.shape))
+    def loss(p: Any, x: Any, mix: Any, *, rng: Any) -> Any:
+        return jnp.sum(jnp.tanh(mix @ p["w"]) * x * jax.random.bernoulli(rng, 0.5, x.shape)) + p["b"]
 
-    first_step(loss, jnp.ones((6, 3)), np.full((6, 3), np.nan), jaxdp.Shared(jnp.eye(6)[:3]))
+    first_step(loss, {"b": jnp.ones(()), "w": jnp.ones((6, 3))}, np.full((6, 3), np.nan), jaxdp.Shared(jnp.eye(6)[:3]))
