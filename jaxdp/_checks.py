@@ -64,6 +64,17 @@ def count(name: str, value: Any, fix: str) -> int:
     return int(number)
 
 
+def step(name: str, value: Any) -> int:
+    """`value`, a scalar array too, as the number of a step: whole, from 0 on, and such as 32 bits can hold."""
+    fix = "give the number of a step, counted from 0"
+    if isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.shape == ():
+        value = np.asarray(value)[()]
+    number = whole(name, value, fix)
+    if number >= 2**31 - 1:
+        raise UsageError(f"{name}={number} is too large: {fix}")
+    return number
+
+
 def clip_norm(value: Any) -> float:
     """`value` as a clip norm: above zero, `inf` allowed (no clipping), within float32's normal range."""
     fix = "give the L2 norm to which each example's gradient is clipped, such as 1.0"
@@ -86,17 +97,81 @@ def delta(value: Any, num_examples: int | None = None) -> float:
     return number
 
 
-def key(value: Any) -> None:
+def key(value: Any, name: str = "key") -> None:
     """Refuse what is not a scalar JAX key."""
     is_key = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
     if not is_key or value.shape != ():
         raise UsageError(
-            f"key={value!r} is not a scalar JAX key: pass jaxdp.key_from_entropy(), or jax.random.key(seed) in a test"
+            f"{name}={value!r} is not a scalar JAX key: pass jaxdp.key_from_entropy(), or jax.random.key(seed) in a test"
         )
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value` where it is True or False, and not something that merely counts as one of them."""
+    if not isinstance(value, bool | np.bool_):
+        raise UsageError(f"{name}={value!r} is {type(value).__name__}: give True or False")
+    return bool(value)
+
+
+def function(name: str, value: Any, fix: str) -> None:
+    """Refuse what can't be called."""
+    if not callable(value):
+        raise UsageError(f"{name}={value!r} is {type(value).__name__} and can't be called: {fix}")
+
+
+def is_array(value: Any) -> bool:
+    """Whether `value` is an array of numbers, bools or keys, traced or not, or the shape and dtype of one."""
+    dtype = getattr(value, "dtype", None)
+    if not hasattr(value, "shape") or dtype is None:
+        return False
+    return jnp.issubdtype(dtype, jax.dtypes.extended) or jnp.issubdtype(dtype, np.number) or dtype == np.bool_
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is an array as `is_array` says, or a plain Python number or bool."""
+    return is_array(value) or isinstance(value, bool | int | float | complex)
+
+
+def is_real(value: Any) -> bool:
+    """Whether `value` is a number or an array of floating-point or whole numbers: no bools, keys or complex numbers."""
+    return is_number(value) and any(jnp.issubdtype(jnp.result_type(value), kind) for kind in (np.floating, np.integer))
+
+
+def numbers_alone(name: str, tree: Any, fix: str, *, real: bool = False) -> None:
+    """Refuse a pytree with a leaf that is no array of numbers and no number: a string, a function, an object."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not (is_real(leaf) if real else is_number(leaf)):
+            kind = f"an array of {leaf.dtype}" if hasattr(leaf, "dtype") else f"a {type(leaf).__name__}"
+            raise UsageError(
+                f"{name}{jax.tree_util.keystr(path)} is {kind} and no array of {'real ' * real}numbers: {fix}"
+            )
+
+
+def has_nan(value: Any) -> bool:
+    """Whether an array holds NaN; False where that can't be seen, in a traced one or a shape."""
+    if isinstance(value, Tracer | jax.ShapeDtypeStruct) or not getattr(value, "is_fully_addressable", True):
+        return False
+    given = jnp.asarray(value)
+    return jnp.issubdtype(given.dtype, jnp.floating) and bool(jnp.isnan(given).any())
+
+
+def array(name: str, value: Any, fix: str) -> np.ndarray | jax.Array:
+    """`value` as an array: JAX's as it is, all else, lists as well, on the host; refuses what holds anything but numbers."""
+    if isinstance(value, Tracer):
+        raise UsageError(
+            f"{name} is traced by jax; this is computed on the host: call it outside of jax.jit and jax.vmap"
+        )
+    try:
+        given = value if isinstance(value, jax.Array) else np.asarray(value)
+    except ValueError as error:  # rows of several lengths
+        raise UsageError(f"{name} is no array ({error}): {fix}") from error
+    if not is_array(given) or jnp.issubdtype(given.dtype, jax.dtypes.extended):
+        raise UsageError(f"{name} is {type(value).__name__} of {given.dtype} and no array of numbers: {fix}")
+    return given
 
 
 def one_of(name: str, value: Any, known: Collection[str], fix: str = "choose one of these") -> str:
     """`value` where it is one of the `known` names."""
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise UsageError(f"{name}={value!r} is not known; {fix}: {', '.join(sorted(known))}")
     return value

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int32, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise import standard_normal
+from ..noise._copies import each_with_its_own
 
 _COUNTS = 2**31 - 1  # no step has this number, so no step's noise has the key derived from it
 _DOWN = 1 - 2.0**-22  # more than the roundings that a factor's computation adds to those of its norm
@@ -239,7 +240,8 @@ class Quantile:
     def update_by_count(self, state: QuantileState, excess: Float[Array, ""]) -> QuantileState:
         """The same from \\(\\sum_i (\\mathbb 1[\\lVert g_i\\rVert \\le C] - 1/2)\\)."""
         batch = self.batch_size()
-        noise = standard_normal(jax.random.fold_in(state.key, state.step), ()) * jnp.float32(self._count_noise())
+        step = each_with_its_own((state.key, state.step), excess, state.step)
+        noise = standard_normal(jax.random.fold_in(state.key, step), ()) * jnp.float32(self._count_noise())
         fraction = jnp.clip((excess + noise) / jnp.float32(batch) + 0.5, 0, 1)
         change = jnp.exp(-jnp.float32(self.learning_rate) * (fraction - jnp.float32(self.quantile)))
         return QuantileState(jnp.clip(state.clip_norm * change, 1e-30, 1e30), state.key, state.step + 1)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Key
 from .. import _checks
 from .._errors import UsageError
 from ..accounting._events import gaussian_event, repeated
+from ..noise._copies import each_with_its_own
 from ._discrete_gaussian import MARGIN, MOST_STEPS as MOST_OF_GAUSSIAN, discrete_gaussian
 from ._grid import (
     MOST_STEPS as MOST_OF_LAPLACE,
@@ -213,7 +214,8 @@ class Gaussian:
 def _release(mechanism: Laplace | Gaussian, values: Any, key: jax.Array) -> jax.Array:
     _checks.key(key)
     checked = checked_values(values, mechanism.shape, integers=mechanism.integers)
-    known = steps_of(checked, mechanism.step) if isinstance(checked, np.ndarray) else checked
+    on_host = isinstance(checked, np.ndarray)
+    known = steps_of(checked, mechanism.step) if on_host else each_with_its_own(key, checked, checked)
     return _on_grid(mechanism, known, key)
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
 from .._errors import UsageError
+from ..noise._copies import each_with_its_own
 from ..noise._threefry import index_bits
 from ._inputs import checked_epsilon, settle, whole_numbers
 
@@ -89,7 +90,8 @@ class RandomizedResponse:
             UsageError: for answers of another type or out of range.
         """
         _checks.key(key)
-        return _respond(self, whole_numbers(answers, "answers", self.categories), key)
+        checked = whole_numbers(answers, "answers", self.categories)
+        return _respond(self, each_with_its_own(key, checked, checked), key)
 
     def estimate(self, reports: Any) -> Float[np.ndarray, " categories"]:
         r"""The proportion of each answer, without bias: \((f_j - p/k) / (1 - p)\) for reports of frequency \(f_j\).

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key, UInt32
 
 from .. import _checks
 from ..accounting._events import repeated
+from ..noise._copies import each_with_its_own
 from ..noise._threefry import index_bits
 from ._grid import ROUNDING, discrete_laplace, finest_step
 from ._inputs import checked_epsilon, checked_scores, checked_sensitivity, settle
@@ -87,7 +88,8 @@ class Exponential:
             UsageError: for no candidates, and for scores that aren't finite.
         """
         _checks.key(key)
-        return _race(self, checked_scores(scores), key)
+        checked = checked_scores(scores)
+        return _race(self, each_with_its_own(key, checked, checked), key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +135,8 @@ class ReportNoisyMax:
     def __call__(self, scores: Any, *, key: Key[Array, ""]) -> Int[Array, "..."]:
         """Choose; arguments, result and errors as `Exponential` has them."""
         _checks.key(key)
-        return _noisy_max(self, checked_scores(scores), key)
+        checked = checked_scores(scores)
+        return _noisy_max(self, each_with_its_own(key, checked, checked), key)
 
 
 def _check(mechanism: Exponential | ReportNoisyMax) -> None:
