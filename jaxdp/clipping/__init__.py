@@ -27,4 +27,5 @@ from ._rules import (
     check_rule as check_rule,
     excess_within as excess_within,
 )
+from ._static import closed as closed
 from .ghost import Explanation as Explanation, LeafReport as LeafReport

@@ -17,6 +17,7 @@ from ._inputs import check_batch, check_loss, check_mask, check_params, example_
 from ._microbatches import in_microbatches, usual_size
 from ._per_example import per_example_values_and_grads
 from ._rules import Clipping, ClipRule, Flat, Quantile, QuantileState, check_rule
+from ._static import closed
 from .ghost import Explanation, Traced, check_covered, clipped_sum, explain, traced
 
 METHODS = ("auto", "ghost", "vmap")
@@ -59,6 +60,9 @@ class ClippedGrad:
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip_norm", _checks.clip_norm(self.clip_norm))
         _checks.one_of("method", self.method, METHODS)
+        _checks.function("loss_fn", self.loss_fn, "give a function of (params, example)")
+        for name in ("has_aux", "strict"):
+            object.__setattr__(self, name, _checks.flag(name, getattr(self, name)))
         check_rule(self.rule, self.clip_norm)
         if self.strict and self.method == "vmap":
             raise UsageError(
@@ -82,7 +86,7 @@ class ClippedGrad:
         clip_norm = self.clip_norm_now(rule_state)
         size = check_batch(batch)
         mask = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
-        batch = jax.tree.map(jnp.asarray, batch)
+        batch, shared = jax.tree.map(jnp.asarray, batch), closed(shared)
         check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)
 
         def at_once(batch: Any, mask: Bool[Array, " m"], start: int | Int[Array, ""]) -> tuple[Any, Any]:
@@ -128,7 +132,7 @@ class ClippedGrad:
         """
         check_params(params)
         check_batch(batch)
-        batch = jax.tree.map(jnp.asarray, batch)
+        batch, shared = jax.tree.map(jnp.asarray, batch), closed(shared)
         check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)
         keys = None if rng is None else example_keys(rng, 1)
         return explain(self._trace(params, batch, shared, keys).plan, params)
@@ -220,7 +224,8 @@ def clipped_grad(
 
     Returns:
         A `ClippedGrad`: `grad_fn(params, batch, *shared, mask=None, rng=None, rule_state=None) -> ClippedGrads`, where
-        `batch` is a pytree with a leading axis [B] on every leaf, `shared` goes to every example as it is,
+        `batch` is a pytree with a leading axis [B] on every leaf, `shared` goes to every example as it is (what is no array in
+        it, such as a number, a string or a function, is never traced),
         `mask` is bool [B] and False for padding, which contributes exactly zero, and from
         `rng` each example's loss gets a key of its own as `rng=`.
 

@@ -6,7 +6,9 @@ from typing import Any
 import jax
 from jaxtyping import Array, Key
 
+from .. import _checks
 from ._inputs import check_batch, check_loss, check_params, example_keys, loss_of_example
+from ._static import closed
 
 
 def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
@@ -32,9 +34,13 @@ def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> 
         Array([1., 9.], dtype=float32)
     """
 
+    _checks.function("loss_fn", loss_fn, "give a function of (params, example)")
+    has_aux = _checks.flag("has_aux", has_aux)
+
     def grad_fn(params: Any, batch: Any, *shared: Any, rng: Key[Array, ""] | None = None) -> Any:
         check_params(params)
         size = check_batch(batch)
+        shared = closed(shared)
         check_loss(loss_fn, has_aux, params, batch, shared, rng)
         keys = None if rng is None else example_keys(rng, size)
         losses_and_aux, grads = per_example_values_and_grads(loss_fn, has_aux, params, batch, shared, keys)

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ._suitable import check_transform
+
 
 def in_float32(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """The same optimizer, shown float32 parameters: its moments stay float32 for a bfloat16 model.
@@ -18,7 +20,11 @@ def in_float32(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
 
     Returns:
         A transform whose `update` takes and gives float32; `optax.apply_updates` then casts to the parameters' dtype.
+
+    Raises:
+        UsageError: for what is no optax transform, and for `optax.MultiSteps`, which belongs around `jaxdp.privatize`.
     """
+    check_transform(optimizer)
     inner = optax.with_extra_args_support(optimizer)
 
     def cast(params: Any) -> Any:
