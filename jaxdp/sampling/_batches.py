@@ -5,11 +5,14 @@ import itertools
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
+
+from .. import _checks
+from .._errors import UsageError
 
 _AHEAD = 2  # draws made before they are asked for, so that reading their count doesn't wait for a training step
 
@@ -59,18 +62,35 @@ def _draw(kind: type, sampler: Sampler, step: Int32[Array, ""]) -> Draw:
     return kind.draw(sampler, step)
 
 
+def drawn_at(key: Any, step: Any) -> Any:
+    """The number of a step, after a look at it and at the sampler's key (which a pytree's copy of the sampler may lack)."""
+    _checks.key(key)
+    return step if isinstance(step, jax.core.Tracer) else _checks.step("step", step)
+
+
 def batch_of(sampler: Sampler, step: int, capacity: int) -> PaddedBatch:
     """The draw of one step as a padded batch: `capacity` rows, or the next multiple that holds the whole draw."""
-    return _cut(_draw(type(sampler), sampler, jnp.int32(step)), capacity)
+    _check_key(sampler)
+    number = _checks.step("step", step)
+    if number >= sampler.steps:
+        raise UsageError(
+            f"step={number} is not below the sampler's steps={sampler.steps}: no further draw is of the run, or accounted"
+        )
+    return _cut(_draw(type(sampler), sampler, jnp.int32(number)), capacity)
 
 
 def batches_of(sampler: Sampler, capacity: int) -> Iterator[PaddedBatch]:
     """All batches, step by step."""
+    _check_key(sampler)
     draws = (_draw(type(sampler), sampler, jnp.int32(step)) for step in range(sampler.steps))
     queue = collections.deque(itertools.islice(draws, _AHEAD))
     while queue:
         queue.extend(itertools.islice(draws, 1))
         yield _cut(queue.popleft(), capacity)
+
+
+def _check_key(sampler: Any) -> None:
+    _checks.key(sampler.key)
 
 
 def drawn_first(drawn: Bool[Array, " num_examples"]) -> Draw:

@@ -14,7 +14,8 @@ from jaxtyping import Array, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
-from ._batches import Draw, PaddedBatch, batch_of, batches_of
+from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at
+from ._poisson import count_of_examples, settle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +46,11 @@ class ShuffledSampler:
     steps: int
 
     def __post_init__(self) -> None:
-        number = _checks.count("num_examples", self.num_examples, "give the number of examples")
-        _checks.count("steps", self.steps, "give the number of batches to draw")
-        if _checks.count("batch_size", self.batch_size, "give the number of examples a batch holds") > number:
+        number = count_of_examples(self.num_examples)
+        steps = _checks.count("steps", self.steps, "give the number of batches to draw")
+        size = _checks.count("batch_size", self.batch_size, "give the number of examples a batch holds")
+        settle(self, num_examples=number, steps=steps, batch_size=size)
+        if size > number:
             raise UsageError(f"batch_size={self.batch_size} exceeds num_examples={number}: give at most {number}")
 
     @property
@@ -57,6 +60,7 @@ class ShuffledSampler:
 
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
+        step = drawn_at(self.key, step)
         per_epoch = steps_per_shuffled_epoch(self.num_examples, self.batch_size)
         epoch, place = jnp.divmod(jnp.asarray(step, jnp.int32), jnp.int32(per_epoch))
         bits = jax.random.bits(jax.random.fold_in(self.key, epoch), (self.num_examples,), jnp.uint32)

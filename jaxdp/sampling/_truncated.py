@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32, Key
 
 from .. import _checks
-from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_first
-from ._poisson import check_rate, included, usual_size
+from .._errors import UsageError
+from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at, drawn_first
+from ._poisson import check_rate, count_of_examples, included, settle, usual_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +49,14 @@ class TruncatedPoissonSampler:
     steps: int
 
     def __post_init__(self) -> None:
-        _checks.count("num_examples", self.num_examples, "give the number of examples to draw from")
-        _checks.count("steps", self.steps, "give the number of batches to draw")
-        _checks.count("truncated_batch_size", self.truncated_batch_size, "give the most examples that a batch may hold")
-        check_rate(self.sampling_rate)
+        num_examples = count_of_examples(self.num_examples)
+        steps = _checks.count("steps", self.steps, "give the number of batches to draw")
+        fix = "give the most examples that a batch may hold"
+        most = _checks.count("truncated_batch_size", self.truncated_batch_size, fix)
+        if most >= 2**31:
+            raise UsageError(f"truncated_batch_size={most} must be below 2^31: {fix}")
+        rate = check_rate(self.sampling_rate)
+        settle(self, num_examples=num_examples, steps=steps, truncated_batch_size=most, sampling_rate=rate)
 
     @property
     def usual_size(self) -> float:
@@ -60,6 +65,7 @@ class TruncatedPoissonSampler:
 
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
+        step = drawn_at(self.key, step)
         of_draw, of_subset = jax.random.split(jax.random.fold_in(self.key, step))
         drawn = included(of_draw, self.num_examples, self.sampling_rate)
         most = jnp.int32(self.truncated_batch_size)
