@@ -6,7 +6,9 @@ composition, and a traced value can't be checked at all.
 
 import math
 import numbers
+import os
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,9 +26,15 @@ def real(name: str, value: Any, fix: str) -> float:
     """`value` as a `float`; refuses what is not one concrete real number (NaN, arrays, traced values, strings)."""
     if isinstance(value, Tracer):
         raise UsageError(f"{name} is traced by jax; it must be a plain number known before compilation: {fix}")
-    if isinstance(value, bool) or not isinstance(value, (numbers.Real, np.floating, np.integer)):
+    # NumPy counts a span of time among the integers.
+    if isinstance(value, bool | np.timedelta64) or not isinstance(value, (numbers.Real, np.floating, np.integer)):
         raise UsageError(f"{name}={value!r} is not a plain number but {type(value).__name__}: {fix}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise UsageError(
+            f"{name} is a number of {len(str(abs(int(value))))} digits, beyond all floats: {fix}"
+        ) from error
     if math.isnan(number):
         raise UsageError(f"{name} is NaN: {fix}")
     return number
@@ -64,10 +72,18 @@ def count(name: str, value: Any, fix: str) -> int:
     return int(number)
 
 
+def shape(value: Any) -> tuple[int, ...]:
+    """`value` as a shape: a tuple of whole numbers from 0 on."""
+    fix = "give a tuple such as (3,)"
+    if not isinstance(value, tuple | list):
+        raise UsageError(f"shape={value!r} is not a tuple: {fix}")
+    return tuple(whole("shape", size, fix) for size in value)
+
+
 def step(name: str, value: Any) -> int:
     """`value`, a scalar array too, as the number of a step: whole, from 0 on, and such as 32 bits can hold."""
     fix = "give the number of a step, counted from 0"
-    if isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.shape == ():
+    if isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.shape == () and is_real(value):
         value = np.asarray(value)[()]
     number = whole(name, value, fix)
     if number >= 2**31 - 1:
@@ -113,6 +129,37 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def instance(name: str, value: Any, kinds: Any, fix: str) -> None:
+    """Refuse what isn't of one of these classes."""
+    if not isinstance(value, kinds):
+        raise UsageError(f"{name}={value!r:.200} is a {type(value).__name__}: {fix}")
+
+
+def text(name: str, value: Any) -> None:
+    """Refuse what is no string."""
+    instance(name, value, str, "give a string")
+
+
+def texts(name: str, value: Any) -> None:
+    """Refuse what is no list or tuple of strings; one string, whose letters it would take for them, too."""
+    instance(name, value, list | tuple, "give a list of strings")
+    for item in value:
+        text(f"an entry of {name}", item)
+
+
+def path(name: str, value: Any) -> Path:
+    """`value`, a string too, as a path."""
+    instance(name, value, str | os.PathLike, "give a path, as a string or a pathlib.Path")
+    if "\0" in os.fsdecode(value):
+        raise UsageError(f"{name}={value!r} has a zero byte in it: give a path")
+    return Path(os.fsdecode(value))
+
+
+def generator(name: str, value: Any) -> None:
+    """Refuse what is no NumPy generator."""
+    instance(name, value, np.random.Generator, "give numpy.random.default_rng()")
+
+
 def function(name: str, value: Any, fix: str) -> None:
     """Refuse what can't be called."""
     if not callable(value):
@@ -124,12 +171,19 @@ def is_array(value: Any) -> bool:
     dtype = getattr(value, "dtype", None)
     if not hasattr(value, "shape") or dtype is None:
         return False
+    if getattr(dtype, "char", None) in ("m", "g", "G"):  # spans of time, which NumPy counts among integers, and 80 bits
+        return False
+    if not getattr(dtype, "isnative", True):
+        return False
     return jnp.issubdtype(dtype, jax.dtypes.extended) or jnp.issubdtype(dtype, np.number) or dtype == np.bool_
 
 
 def is_number(value: Any) -> bool:
     """Whether `value` is an array as `is_array` says, or a plain Python number or bool."""
-    return is_array(value) or isinstance(value, bool | int | float | complex)
+    if isinstance(value, int) and not isinstance(value, bool):
+        limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(int))
+        return limits.min <= value <= limits.max
+    return is_array(value) or isinstance(value, bool | float | complex)
 
 
 def is_real(value: Any) -> bool:
@@ -151,8 +205,9 @@ def has_nan(value: Any) -> bool:
     """Whether an array holds NaN; False where that can't be seen, in a traced one or a shape."""
     if isinstance(value, Tracer | jax.ShapeDtypeStruct) or not getattr(value, "is_fully_addressable", True):
         return False
-    given = jnp.asarray(value)
-    return jnp.issubdtype(given.dtype, jnp.floating) and bool(jnp.isnan(given).any())
+    with jax.ensure_compile_time_eval():  # for what is known while something else is traced
+        given = jnp.asarray(value)
+        return jnp.issubdtype(given.dtype, jnp.floating) and bool(jnp.isnan(given).any())
 
 
 def array(name: str, value: Any, fix: str) -> np.ndarray | jax.Array:
@@ -163,8 +218,10 @@ def array(name: str, value: Any, fix: str) -> np.ndarray | jax.Array:
         )
     try:
         given = value if isinstance(value, jax.Array) else np.asarray(value)
-    except ValueError as error:  # rows of several lengths
+    except (ValueError, TypeError, OverflowError) as error:  # rows of several lengths, mostly
         raise UsageError(f"{name} is no array ({error}): {fix}") from error
+    if isinstance(given, np.ndarray) and not given.dtype.isnative:
+        given = given.astype(given.dtype.newbyteorder("="))
     if not is_array(given) or jnp.issubdtype(given.dtype, jax.dtypes.extended):
         raise UsageError(f"{name} is {type(value).__name__} of {given.dtype} and no array of numbers: {fix}")
     return given

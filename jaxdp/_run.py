@@ -179,7 +179,7 @@ class DPSGD:
 
     def ledger(self, steps: int | None = None) -> accounting.Ledger:
         """The run as a ledger of one entry, for as many of its steps as were made; all by default."""
-        made = self.steps if steps is None else steps
+        made = self.steps if steps is None else _checks.whole("steps", steps, "give a number of the run's steps")
         ledger = accounting.Ledger(adjacency=self.adjacency, unit=self.unit)
         if made == 0:
             return ledger
@@ -246,8 +246,9 @@ class DPSGD:
     ) -> accounting.Budget:
         _checks.delta(delta, self.num_examples)
         own = self.ledger(0)
-        own.check_like(ledger or own)
-        before = own.extend(ledger or own)
+        before = own if ledger is None else ledger
+        own.check_like(before)
+        before = own.extend(before)
         return accounting.Budget(epsilon=epsilon, delta=delta, accountant=accountant, ledger=before)
 
     def as_poisson(self) -> "DPSGD":

@@ -41,6 +41,8 @@ class Budget:
     def __post_init__(self) -> None:
         _checks.positive("epsilon", self.epsilon, "give the budget, such as 1.0")
         _checks.delta(self.delta)
+        _checks.instance("ledger", self.ledger, Ledger, "give a jaxdp.accounting.Ledger")
+        _checks.positive("interval", self.interval, "give the step of a privacy loss, such as 1e-4")
         fresh_accountant(self.accountant, self.ledger.adjacency)
         if self.ledger.entries and (spent := self._cost(self.ledger)) >= self.epsilon:
             raise UsageError(
@@ -116,6 +118,8 @@ def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float
     Raises:
         UsageError: for a budget so small that no noise multiplier up to 2^20 meets it.
     """
+    _checks.instance("budget", budget, Budget, "give a jaxdp.accounting.Budget")
+    _checks.function("event_of", event_of, "give a function from a noise multiplier to an event")
     high, factor = 1.0, 2.0
     if budget.coarser is not None:
         with contextlib.suppress(UsageError):  # where coarser steps leave nothing, the search begins as without them

@@ -165,6 +165,7 @@ def fresh_accountant(accountant: str, adjacency: str, interval: float = PLD_INTE
 
 def rounded_up(epsilon: float) -> str:
     """Four decimals, never below the true value."""
+    epsilon = _checks.real("epsilon", epsilon, "give a number")
     return f"{math.ceil(epsilon * 1e4) / 1e4:.4f}" if math.isfinite(epsilon) else "infinite"
 
 

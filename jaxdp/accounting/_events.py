@@ -146,6 +146,8 @@ def event_to_dict(event: "DpEvent") -> dict[str, Any]:
     """The event as plain dicts, lists, strings and numbers, for JSON: `{"type": class name, field: value, ...}`."""
     from dp_accounting import DpEvent
 
+    _checks.instance("event", event, DpEvent, "give an event of dp-accounting, such as run.event")
+
     def plain(value: Any) -> Any:
         if isinstance(value, DpEvent):
             return {
@@ -171,7 +173,7 @@ def event_from_dict(description: dict[str, Any]) -> "DpEvent":
         if isinstance(value, list):
             return [build(item) for item in value]
         if not isinstance(value, dict):
-            return math.inf if value == "inf" else value
+            return math.inf if isinstance(value, str) and value == "inf" else value
         kind = getattr(dp_event, str(value.get("type")), None)
         if not (isinstance(kind, type) and issubclass(kind, dp_event.DpEvent)):
             raise UsageError(

@@ -31,6 +31,12 @@ class LedgerEntry:
     event: "DpEvent"
     nonce: str | None = None
 
+    def __post_init__(self) -> None:
+        _checks.text("label", self.label)
+        if self.nonce is not None:
+            _checks.text("nonce", self.nonce)
+        with_float_noise(self.event)
+
 
 @dataclass(frozen=True)
 class Total:
@@ -82,6 +88,9 @@ class Ledger:
     def __post_init__(self) -> None:
         _checks.one_of("adjacency", self.adjacency, ADJACENCIES)
         _checks.one_of("unit", self.unit, UNITS)
+        _checks.instance("entries", self.entries, tuple, "give a tuple of LedgerEntry, or begin with Ledger() and add")
+        for entry in self.entries:
+            _checks.instance("an entry", entry, LedgerEntry, "give LedgerEntry(label, event)")
         known: dict[str, str] = {}
         for entry in self.entries:
             if entry.nonce is None:
@@ -113,6 +122,7 @@ class Ledger:
         Raises:
             UsageError: where they hold under other relations or for other units, and where both have an entry of one nonce.
         """
+        _checks.instance("other", other, Ledger, "give a jaxdp.accounting.Ledger")
         if not self.entries:
             return other if other.entries else self
         self.check_like(other)
@@ -120,6 +130,7 @@ class Ledger:
 
     def check_like(self, other: "Ledger") -> None:
         """Refuse a ledger whose entries hold under another relation or for another unit: a total would hold for neither."""
+        _checks.instance("ledger", other, Ledger, "give a jaxdp.accounting.Ledger")
         for name in ("adjacency", "unit"):
             ours, theirs = getattr(self, name), getattr(other, name)
             if other.entries and ours != theirs:
@@ -209,7 +220,7 @@ class Ledger:
         try:
             entries = [(entry["label"], entry["event"], entry.get("nonce")) for entry in description["entries"]]
             adjacency, unit = description["adjacency"], description["unit"]
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
             raise UsageError(
                 f"not a ledger: expected adjacency, unit, and entries with a label and an event; found {description!r}"
             ) from error

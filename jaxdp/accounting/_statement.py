@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from .. import _checks
 from ._adjacency import IN_WORDS
 from ._epsilon import Spent, accountants_of, event_epsilon, rounded_up
 from ._ledger import Ledger
@@ -33,7 +34,13 @@ def statement(
     Raises:
         UsageError: for a delta out of range, more steps than the run has, or a ledger under another adjacency.
     """
-    made = run.steps if steps is None else steps
+    from .._run import DPSGD
+
+    _checks.instance("run", run, DPSGD, "give a jaxdp.DPSGD")
+    _checks.texts("notes", notes)
+    if spent_before is not None:
+        _checks.instance("spent_before", spent_before, Ledger, "give a jaxdp.accounting.Ledger")
+    made = run.steps if steps is None else _checks.whole("steps", steps, "give a number of the run's steps")
     unit, several = run.unit_in_words
     return "\n\n".join(
         [

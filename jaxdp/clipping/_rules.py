@@ -101,6 +101,9 @@ class PerGroup:
                 raise UsageError(
                     f"PerGroup: labels don't fit params: {error}; give params' tree or a prefix of it"
                 ) from error
+        _checks.texts("labels", labels)
+        if self.weights is not None:
+            _checks.instance("weights", self.weights, Mapping, "give a number by label, such as {'kernels': 1.0}")
         names = list(dict.fromkeys(labels))
         weights = dict.fromkeys(names, 1.0) if self.weights is None else self.weights
         if missing := set(names) - set(weights):
@@ -235,6 +238,12 @@ class Quantile:
 
     def update(self, state: QuantileState, norms: Float[Array, " B"], mask: Bool[Array, " B"]) -> QuantileState:
         """The next step's state, from the norms that `clipped_grad` saw."""
+        if not isinstance(state, QuantileState):
+            raise UsageError(f"state is a {type(state).__name__}: begin with state = rule.init(clip_norm, key)")
+        if not (_checks.is_real(norms) and _checks.is_array(mask) and jnp.shape(norms) == jnp.shape(mask)):
+            raise UsageError(
+                "norms and mask are not of one shape [B]: give out.norms of jaxdp.clipped_grad, and its mask"
+            )
         return self.update_by_count(state, excess_within(norms, mask, state.clip_norm))
 
     def update_by_count(self, state: QuantileState, excess: Float[Array, ""]) -> QuantileState:

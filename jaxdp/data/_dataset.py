@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int32, UInt8
 
+from .. import _checks
 from .._errors import UsageError
 
 
@@ -42,6 +43,8 @@ def hold_back(data: Dataset, size: int) -> Dataset:
     Raises:
         UsageError: where nothing would be left to train on.
     """
+    _checks.instance("data", data, Dataset, "give a jaxdp.data.Dataset")
+    size = _checks.whole("size", size, "give how many examples to hold back")
     if size == 0:
         return data
     if size >= len(data.train_labels):
@@ -61,7 +64,8 @@ def hold_back(data: Dataset, size: int) -> Dataset:
 def fingerprint(*arrays: np.ndarray) -> str:
     """SHA-256 of the arrays' dtypes, shapes and contents, as 64 hexadecimal digits."""
     digest = hashlib.sha256()
-    for array in arrays:
+    for given in arrays:
+        array = np.asarray(_checks.array("an array", given, "give arrays of numbers"))
         digest.update(f"{array.dtype.str}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
+        digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

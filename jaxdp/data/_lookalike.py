@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import _checks
 from .._errors import UsageError
 
 
@@ -32,6 +33,11 @@ def write_lookalike(
     Raises:
         UsageError: for counts below 1, or more targets than rows.
     """
+    folder = _checks.path("folder", folder)
+    fix = "give a whole number"
+    rows, features = _checks.whole("rows", rows, fix), _checks.whole("features", features, fix)
+    targets, test_rows = _checks.whole("targets", targets, fix), _checks.whole("test_rows", test_rows, fix)
+    seed = _checks.whole("seed", seed, fix)
     if min(rows, features, targets, test_rows) < 1 or targets > rows:
         raise UsageError(
             f"rows={rows}, features={features}, targets={targets}, test_rows={test_rows}: give 1 or more each, and no more "

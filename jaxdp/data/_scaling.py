@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from .. import _checks
 from .._errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,8 +35,21 @@ class Bounds:
     lower: Float[np.ndarray, " columns"]
     upper: Float[np.ndarray, " columns"]
 
+    def __post_init__(self) -> None:
+        for name, ends in (("lower", self.lower), ("upper", self.upper)):
+            is_row = isinstance(ends, np.ndarray) and ends.ndim == 1 and _checks.is_real(ends)
+            if not (is_row and ends.shape == np.shape(self.upper)):
+                raise UsageError(
+                    f"{name}={ends!r:.200} is no row of numbers: give NumPy's arrays [columns], one for each end"
+                )
+
     def scaled(self, values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
         """Values clamped and mapped to [-1, 1], in float32; NaN stays NaN."""
+        values = np.asarray(_checks.array("values", values, "give numbers [rows, columns]"))
+        if not _checks.is_real(values) or values.shape[-1:] != self.lower.shape:
+            raise UsageError(
+                f"values are {values.dtype} of shape {values.shape}: give real numbers [rows, {len(self.lower)}]"
+            )
         middle, half = (self.upper + self.lower) / 2, (self.upper - self.lower) / 2
         return ((values - middle) / half).clip(-1, 1).astype(np.float32)
 
@@ -55,6 +69,9 @@ def same_bounds(lower: float, upper: float, columns: int) -> Bounds:
     Raises:
         UsageError: for bounds that aren't finite and in order.
     """
+    fix = "give numbers such as -10 10"
+    lower, upper = _checks.real("lower", lower, fix), _checks.real("upper", upper, fix)
+    columns = _checks.whole("columns", columns, "give the number of columns")
     if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
         raise UsageError(f"--bounds={lower} {upper} must be finite, the lower one first: such as -10 10")
     return Bounds(np.full(columns, lower, np.float64), np.full(columns, upper, np.float64))
@@ -66,6 +83,8 @@ def read_bounds(path: Path, names: tuple[str, ...]) -> Bounds:
     Raises:
         UsageError: for a file that can't be read, a column without bounds, or bounds that aren't finite and in order.
     """
+    path = _checks.path("path", path)
+    _checks.texts("names", names)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = {row["name"]: (float(row["lower"]), float(row["upper"])) for row in csv.DictReader(file)}
@@ -107,6 +126,10 @@ def estimated_bounds(
     """
     from ..mechanisms import Gaussian
 
+    _checks.key(key)
+    values = np.asarray(_checks.array("values", values, "give [rows, columns]"))
+    if values.ndim != 2 or 0 in values.shape or not _checks.is_real(values):
+        raise UsageError(f"values are {values.dtype} of shape {values.shape}: give real numbers [rows, columns]")
     rows, columns = values.shape
     counted = (columns, len(_POWERS))
     noise = Gaussian(noise_multiplier=noise_multiplier, sensitivity=math.sqrt(columns), shape=counted, integers=True)

@@ -69,7 +69,8 @@ class Laplace:
 
     def __post_init__(self) -> None:
         epsilon, sensitivity = checked_epsilon(self.epsilon), checked_sensitivity(self.sensitivity)
-        settle(self, epsilon=epsilon, sensitivity=sensitivity, shape=checked_shape(self.shape))
+        integers = _checks.flag("integers", self.integers)
+        settle(self, epsilon=epsilon, sensitivity=sensitivity, shape=checked_shape(self.shape), integers=integers)
         _check_scale(self)
 
     @property
@@ -155,7 +156,8 @@ class Gaussian:
         if not 1e-3 <= noise_multiplier <= 1e6:
             raise UsageError(f"noise_multiplier={noise_multiplier} must lie between 1e-3 and 1e6: {fix}")
         sensitivity = checked_sensitivity(self.sensitivity)
-        settle(self, noise_multiplier=noise_multiplier, sensitivity=sensitivity, shape=checked_shape(self.shape))
+        integers, shape = _checks.flag("integers", self.integers), checked_shape(self.shape)
+        settle(self, noise_multiplier=noise_multiplier, sensitivity=sensitivity, shape=shape, integers=integers)
         _check_scale(self)
 
     @classmethod

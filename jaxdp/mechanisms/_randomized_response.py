@@ -102,7 +102,8 @@ class RandomizedResponse:
         Returns:
             float64 [k]; sums to 1, and single proportions can be below 0 or above 1.
         """
-        checked = np.asarray(whole_numbers(reports, "reports", self.categories)).ravel()
+        given = _checks.array("reports", reports, f"give whole numbers from 0 to {self.categories - 1}")
+        checked = np.asarray(whole_numbers(given, "reports", self.categories)).ravel()
         if not checked.size:
             raise UsageError("reports are empty: there is nothing to estimate proportions from")
         found = np.bincount(checked, minlength=self.categories) / checked.size

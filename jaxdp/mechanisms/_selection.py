@@ -141,7 +141,9 @@ class ReportNoisyMax:
 
 def _check(mechanism: Exponential | ReportNoisyMax) -> None:
     epsilon, sensitivity = checked_epsilon(mechanism.epsilon), checked_sensitivity(mechanism.sensitivity)
-    settle(mechanism, epsilon=epsilon, sensitivity=sensitivity, monotonic=bool(mechanism.monotonic))
+    settle(
+        mechanism, epsilon=epsilon, sensitivity=sensitivity, monotonic=_checks.flag("monotonic", mechanism.monotonic)
+    )
 
 
 def _weights(mechanism: Exponential, scores: jax.Array) -> jax.Array:

@@ -98,10 +98,11 @@ class NoisyMean:
             UsageError: for another shape or type.
         """
         _checks.key(key)
-        found = np.shape(records)
+        records = records_on_host(records)
+        found = records.shape
         if not found or found[1:] != self.shape:
             raise UsageError(f"records have shape {found}: give [n, *shape] with shape={self.shape}")
-        noisy = np.asarray(self.noise(_sum(self, records_on_host(records)), key=key), np.float64)
+        noisy = np.asarray(self.noise(_sum(self, records), key=key), np.float64)
         half = (self.upper - self.lower) / 2
         return np.asarray(noisy * (half / self.levels / self.num_records) + (self.lower + half))
 
@@ -163,9 +164,10 @@ class NoisyHistogram:
             UsageError: for another shape or type.
         """
         _checks.key(key)
-        if np.ndim(records) != 1:
-            raise UsageError(f"records have shape {np.shape(records)}: give [n], one number for each")
-        return self.noise(_counts(self, records_on_host(records)), key=key)
+        records = records_on_host(records)
+        if records.ndim != 1:
+            raise UsageError(f"records have shape {records.shape}: give [n], one number for each")
+        return self.noise(_counts(self, records), key=key)
 
 
 def _sum(mean: NoisyMean, records: Float[np.ndarray, "n ..."]) -> np.ndarray:

@@ -27,6 +27,7 @@ def each_with_its_own(randomness: Any, values: Any, carried: _T) -> _T:
         UsageError: where `values` are batched by `jax.vmap`, or vary over an axis of `jax.shard_map`, and `randomness` doesn't.
     """
     randomness = jax.tree.map(_words, randomness)
+    values = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array)]  # no other can be batched
     axes = _varying(values) - _varying(randomness)
     if axes:
         raise _shared("shard_map over " + ", ".join(map(repr, sorted(map(str, axes)))))

@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt32
 
+from .. import _checks
+from .._errors import UsageError
 from ._threefry import index_bits
 
 LARGEST_NORMAL = math.sqrt(2 * 41 * math.log(2))  # what `standard_normal` can reach
@@ -39,7 +41,8 @@ def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array,
     References:
         Box and Muller, "A note on the generation of random normal deviates", 1958.
     """
-    return _normal(jax.random.bits(key, (2,), jnp.uint32), shape)
+    _checks.key(key)
+    return _normal(jax.random.bits(key, (2,), jnp.uint32), _checks.shape(shape))
 
 
 def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
@@ -54,7 +57,11 @@ def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
     Returns:
         A pytree of float32 arrays of the same structure and shapes.
     """
+    _checks.key(key)
     leaves, treedef = jax.tree.flatten(tree)
+    for leaf in leaves:
+        if not hasattr(leaf, "shape"):
+            raise UsageError(f"tree has the leaf {leaf!r}, which has no shape: give arrays, or jax.ShapeDtypeStruct")
     alike: dict[tuple[int, ...], list[int]] = {}
     for i, leaf in enumerate(leaves):
         alike.setdefault(tuple(leaf.shape), []).append(i)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from .. import _checks
 from ._threefry import index_bits
 
 
@@ -22,6 +23,8 @@ def standard_laplace(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array
     Returns:
         float32 array of that shape.
     """
+    _checks.key(key)
+    shape = _checks.shape(shape)
     high, low = index_bits(jax.random.bits(key, (2,), jnp.uint32), shape)
     sign = jnp.where((low & 1) == 1, jnp.float32(-1), jnp.float32(1))
     small = ((low >> jnp.uint32(1)).astype(jnp.float32) + 0.5) * jnp.float32(2**-63)

@@ -164,6 +164,9 @@ def aggregate(votes: Votes, mechanism: Mechanism, *, key: Key[Array, ""], studen
 
 def check_student(student_probs: Any, votes: np.ndarray) -> Float[np.ndarray, "examples classes"]:
     """The student's probabilities as float32, of the votes' shape; refuses what can't be probabilities."""
+    student_probs = np.asarray(_checks.array("student_probs", student_probs, "give [examples, classes]"))
+    if not _checks.is_real(student_probs):
+        raise UsageError(f"student_probs are {student_probs.dtype}: give probabilities [examples, classes]")
     if np.shape(student_probs) != votes.shape:
         raise UsageError(
             f"student_probs have shape {np.shape(student_probs)} and votes {votes.shape}: give a probability for each class and "
@@ -205,7 +208,7 @@ def _with_threshold(
     top = jnp.max(counts if against is None else counts - counts.sum(axis=1, keepdims=True) * against, axis=1)
     noise = jnp.float32(mechanism.sigma_threshold) * standard_normal(of_threshold, top.shape)
     answered = top.astype(jnp.float32) + noise >= mechanism.threshold
-    winner = _noisy_max(counts, of_winner, mechanism.sigma_max, "gaussian")
+    winner = _noisy_max(votes, of_winner, mechanism.sigma_max, "gaussian")
     own = jnp.full(winner.shape, -1, jnp.int32)
     if against is not None and isinstance(mechanism, InteractiveNoisyMax):
         confident = against.max(axis=1) >= mechanism.student_confidence

@@ -35,6 +35,7 @@ from ._mechanisms import (
     InteractiveNoisyMax,
     LaplaceNoisyMax,
     Mechanism,
+    check_mechanism,
     check_threshold_against,
 )
 from ._sanitise import (
@@ -179,7 +180,10 @@ def analyze(
     event = event_of(mechanism, asked=len(counts), answered=int(was_answered.sum()))
     independent = _independent(mechanism, event, len(counts), alphas, delta, conversion)
     sanitised = None
+    if rng is not None:
+        _checks.generator("rng", rng)
     if sanitiser is not None:
+        _checks.instance("sanitiser", sanitiser, Sanitiser, "give a jaxdp.pate.Sanitiser")
         generator = np.random.default_rng() if rng is None else rng
         sanitised = _sanitised(counts, top, was_answered, mechanism, sanitiser, delta, conversion, generator)
     return Report(
@@ -206,6 +210,11 @@ def event_of(mechanism: Mechanism, *, asked: int, answered: int) -> "DpEvent":
     """
     import dp_accounting as dp
 
+    check_mechanism(mechanism)
+    asked = _checks.whole("asked", asked, "give how many queries were asked")
+    answered = _checks.whole("answered", answered, "give how many of them were answered")
+    if answered > asked:
+        raise UsageError(f"answered={answered} exceeds asked={asked}: give how many of the queries were answered")
     if isinstance(mechanism, LaplaceNoisyMax):
         return dp.SelfComposedDpEvent(dp.LaplaceDpEvent(1 / mechanism.gamma), 2 * asked) if asked else dp.NoOpDpEvent()
     if isinstance(mechanism, GaussianNoisyMax):
@@ -238,7 +247,10 @@ def usual_orders() -> Orders:
 def _check_orders(orders: Any) -> Orders:
     if orders is None:
         return usual_orders()
-    alphas = np.atleast_1d(np.asarray(orders, np.float64))
+    given = _checks.array("orders", orders, "give Rényi orders such as [2, 4, 8, 16]")
+    if not _checks.is_real(given):
+        raise UsageError(f"orders are {given.dtype}: give Rényi orders such as [2, 4, 8, 16]")
+    alphas = np.atleast_1d(np.asarray(given, np.float64))
     if alphas.ndim != 1 or alphas.size == 0 or not np.all(np.isfinite(alphas)) or np.any(alphas <= 1):
         raise UsageError(f"orders={orders!r} must be finite and above 1: give Rényi orders such as [2, 4, 8, 16]")
     return alphas
@@ -255,7 +267,7 @@ def _check_answered(answered: Any, mechanism: Mechanism, queries: int) -> Bool[n
             f"answered is missing: {type(mechanism).__name__} charges the votes of every query that was answered; give "
             "labels.answered, or ask jaxdp.pate.forecast what to expect"
         )
-    mask = np.asarray(answered)
+    mask = np.asarray(_checks.array("answered", answered, f"give bool [{queries}]"))
     if mask.shape != (queries,) or mask.dtype != np.bool_:
         raise UsageError(f"answered has shape {mask.shape} and dtype {mask.dtype}: give bool [{queries}]")
     return mask

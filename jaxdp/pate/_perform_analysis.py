@@ -50,7 +50,7 @@ def perform_analysis(
     number = _checks.count("moments", moments, "give how many moments to search")
     orders = np.arange(2, number + 2, dtype=np.float64)
     _checks.delta(delta)
-    predictions = np.asarray(teacher_preds)
+    predictions = np.asarray(_checks.array("teacher_preds", teacher_preds, "give integers [teachers, examples]"))
     understood = check_predictions(predictions)
     rows = _check_indices(indices, predictions.shape[1], understood)
     classes = int(max(predictions.max() + 1, 2)) if num_classes is None else num_classes
@@ -65,7 +65,7 @@ def perform_analysis(
 def _check_indices(indices: Any, examples: int, understood: str) -> np.ndarray:
     if indices is None:
         return np.arange(examples)
-    rows = np.asarray(indices)
+    rows = np.asarray(_checks.array("indices", indices, "give the row numbers of the examples that were labelled"))
     hint = (
         "give the row numbers of the examples that were labelled, each once, not labels; leave indices out for all rows"
     )

@@ -19,6 +19,7 @@ from jaxtyping import Array, Key
 from .. import _checks
 from .._errors import UsageError
 from .._step import RunKeys, StepMetrics, TrainState
+from ..transforms import check_transform
 from ._shards import check_inputs
 
 METHODS = ("fixmatch", "supervised")
@@ -65,6 +66,12 @@ class StudentStep:
         decay: float = 0.99,
     ) -> None:
         _checks.one_of("method", method, METHODS)
+        check_transform(optimizer)
+        for name, value in {"logits_fn": logits_fn, "mildly": mildly, "strongly": strongly}.items():
+            _checks.function(name, value, "give a function that can be compiled")
+        for name, value in {"confidence": confidence, "decay": decay}.items():
+            if not 0 <= _checks.real(name, value, "give a number from 0 to 1") <= 1:
+                raise UsageError(f"{name}={value} must lie between 0 and 1")
         self._logits = jax.vmap(logits_fn, in_axes=(None, 0))
         self._optimizer = optimizer
         self._mildly, self._strongly = jax.vmap(mildly), jax.vmap(strongly)
@@ -159,6 +166,7 @@ def train_student(
     """
     _checks.key(key)
     number = _checks.count("steps", steps, "give the student's steps")
+    _checks.function("init_fn", init_fn, "give a function from a key to parameters")
     of_init, of_steps = jax.random.split(key)
     examples = check_inputs(inputs)
     if np.shape(labels) != (examples,):

@@ -91,6 +91,10 @@ def batches_of(sampler: Sampler, capacity: int) -> Iterator[PaddedBatch]:
 
 def _check_key(sampler: Any) -> None:
     _checks.key(sampler.key)
+    if isinstance(sampler.key, jax.core.Tracer):
+        raise UsageError(
+            "key is traced by jax, and a padded batch is cut on the host: call it outside of jax.jit, or use draw"
+        )
 
 
 def drawn_first(drawn: Bool[Array, " num_examples"]) -> Draw:

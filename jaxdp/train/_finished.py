@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Num
 
+from .. import _checks
 from .._errors import UsageError
 from .._options import from_dict
 from ..data import Encoding
@@ -89,7 +90,7 @@ def load_run(path: str | Path) -> FinishedRun:
     from ._folder import RunFolder
     from ._optimizer import params_of
 
-    folder = RunFolder.existing(Path(path))
+    folder = RunFolder.existing(_checks.path("path", path))
     config = folder.read_json("config.json")
     described = config["model"]
     table = "encoding" in described

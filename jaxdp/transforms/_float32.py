@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from .._errors import UsageError
 from ._suitable import check_transform
 
 
@@ -34,6 +35,10 @@ def in_float32(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
         return inner.init(cast(params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        if params is not None and jax.tree.structure(updates) != jax.tree.structure(params):
+            raise UsageError(
+                "the updates and params have different tree structures: pass the parameters that the gradients are of"
+            )
         return inner.update(updates, state, None if params is None else cast(params), **extra)
 
     return optax.GradientTransformationExtraArgs(init, update)

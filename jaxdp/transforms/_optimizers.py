@@ -103,6 +103,6 @@ def _chain(
 ) -> optax.GradientTransformationExtraArgs:
     try:
         optimizer = make()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"optax refuses the optimizer's arguments: {error}") from error
     return optax.with_extra_args_support(optax.chain(noise, in_float32(optimizer)))
