@@ -179,11 +179,12 @@ def is_array(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is an array as `is_array` says, or a plain Python number or bool."""
+    """Whether `value` is an array as `is_array` says, of values, or a plain Python number or bool."""
     if isinstance(value, int) and not isinstance(value, bool):
         limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(int))
         return limits.min <= value <= limits.max
-    return is_array(value) or isinstance(value, bool | float | complex)
+    has_values = is_array(value) and not isinstance(value, jax.ShapeDtypeStruct)
+    return has_values or isinstance(value, bool | float | complex)
 
 
 def is_real(value: Any) -> bool:
@@ -194,7 +195,7 @@ def is_real(value: Any) -> bool:
 def numbers_alone(name: str, tree: Any, fix: str, *, real: bool = False) -> None:
     """Refuse a pytree with a leaf that is no array of numbers and no number: a string, a function, an object."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if not (is_real(leaf) if real else is_number(leaf)):
+        if not (is_real(leaf) if real else is_array(leaf) or is_number(leaf)):
             kind = f"an array of {leaf.dtype}" if hasattr(leaf, "dtype") else f"a {type(leaf).__name__}"
             raise UsageError(
                 f"{name}{jax.tree_util.keystr(path)} is {kind} and no array of {'real ' * real}numbers: {fix}"

@@ -19,7 +19,7 @@ def check_params(params: Any) -> None:
     if not leaves:
         raise UsageError("params has no leaves: pass the pytree of arrays to differentiate")
     for path, leaf in leaves:
-        if not _checks.is_number(leaf):
+        if not (_checks.is_array(leaf) or _checks.is_number(leaf)):
             raise UsageError(
                 f"params{jax.tree_util.keystr(path)} is a {type(leaf).__name__} and no array: keep only floating-point arrays in "
                 "params, and close over the rest or pass it through *shared (in equinox, equinox.partition(model, "

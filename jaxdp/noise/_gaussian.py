@@ -42,7 +42,8 @@ def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array,
         Box and Muller, "A note on the generation of random normal deviates", 1958.
     """
     _checks.key(key)
-    return _normal(jax.random.bits(key, (2,), jnp.uint32), _checks.shape(shape))
+    shape = _checks.shape(shape)
+    return _normal(jax.random.bits(key, (2,), jnp.uint32), shape)
 
 
 def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
