@@ -32,9 +32,7 @@ def real(name: str, value: Any, fix: str) -> float:
     try:
         number = float(value)
     except OverflowError as error:
-        raise UsageError(
-            f"{name} is a number of {len(str(abs(int(value))))} digits, beyond all floats: {fix}"
-        ) from error
+        raise UsageError(f"{name} is of a size beyond all floats: {fix}") from error
     if math.isnan(number):
         raise UsageError(f"{name} is NaN: {fix}")
     return number

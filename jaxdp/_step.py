@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int32, Key
 
 from . import _checks
@@ -292,7 +293,7 @@ def _check_state(state: Any, name: str) -> None:
 
 
 def _refuse_traced(name: str, tree: Any) -> None:
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree)):
         raise UsageError(
             f"step: {name}: traced by jax. A step is compiled already, and counts what it spends on the host. Call it outside of "
             "jax.jit, jax.vmap and jax.lax.scan; step.many(state, data, num_steps=...) makes several in one program"

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Shaped
 
 from .. import _checks
@@ -61,7 +62,7 @@ def group_by_user(
 
 def _on_host(name: str, given: Any) -> np.ndarray:
     """An array of numbers or strings; refuses what is neither, and what is traced."""
-    if isinstance(given, jax.core.Tracer):
+    if isinstance(given, Tracer):
         raise UsageError(f"{name} are traced by jax: group records on the host, outside of jax.jit")
     try:
         array = np.asarray(given)

@@ -50,7 +50,7 @@ def _under_vmap(axis_size: int, batched: Any, randomness: Any, values: Any, carr
 
 
 def _words(leaf: Any) -> Any:
-    is_key = jax.dtypes.issubdtype(jax.typeof(leaf).dtype, jax.dtypes.prng_key)
+    is_key = jax.numpy.issubdtype(jax.typeof(leaf).dtype, jax.dtypes.prng_key)
     return jax.random.key_data(leaf) if is_key else leaf
 
 

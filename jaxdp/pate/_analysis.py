@@ -213,8 +213,6 @@ def event_of(mechanism: Mechanism, *, asked: int, answered: int) -> "DpEvent":
     check_mechanism(mechanism)
     asked = _checks.whole("asked", asked, "give how many queries were asked")
     answered = _checks.whole("answered", answered, "give how many of them were answered")
-    if answered > asked:
-        raise UsageError(f"answered={answered} exceeds asked={asked}: give how many of the queries were answered")
     if isinstance(mechanism, LaplaceNoisyMax):
         return dp.SelfComposedDpEvent(dp.LaplaceDpEvent(1 / mechanism.gamma), 2 * asked) if asked else dp.NoOpDpEvent()
     if isinstance(mechanism, GaussianNoisyMax):

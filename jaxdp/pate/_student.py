@@ -69,9 +69,9 @@ class StudentStep:
         check_transform(optimizer)
         for name, value in {"logits_fn": logits_fn, "mildly": mildly, "strongly": strongly}.items():
             _checks.function(name, value, "give a function that can be compiled")
-        for name, value in {"confidence": confidence, "decay": decay}.items():
-            if not 0 <= _checks.real(name, value, "give a number from 0 to 1") <= 1:
-                raise UsageError(f"{name}={value} must lie between 0 and 1")
+        _checks.non_negative("confidence", confidence, "give a probability, such as 0.95; above 1 nothing is believed")
+        if _checks.non_negative("decay", decay, "give a number from 0 to 1") > 1:
+            raise UsageError(f"decay={decay} must lie between 0 and 1: 0.99 is usual")
         self._logits = jax.vmap(logits_fn, in_axes=(None, 0))
         self._optimizer = optimizer
         self._mildly, self._strongly = jax.vmap(mildly), jax.vmap(strongly)

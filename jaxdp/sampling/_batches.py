@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Int32
 
 from .. import _checks
@@ -65,7 +66,7 @@ def _draw(kind: type, sampler: Sampler, step: Int32[Array, ""]) -> Draw:
 def drawn_at(key: Any, step: Any) -> Any:
     """The number of a step, after a look at it and at the sampler's key (which a pytree's copy of the sampler may lack)."""
     _checks.key(key)
-    return step if isinstance(step, jax.core.Tracer) else _checks.step("step", step)
+    return step if isinstance(step, Tracer) else _checks.step("step", step)
 
 
 def batch_of(sampler: Sampler, step: int, capacity: int) -> PaddedBatch:
@@ -91,7 +92,7 @@ def batches_of(sampler: Sampler, capacity: int) -> Iterator[PaddedBatch]:
 
 def _check_key(sampler: Any) -> None:
     _checks.key(sampler.key)
-    if isinstance(sampler.key, jax.core.Tracer):
+    if isinstance(sampler.key, Tracer):
         raise UsageError(
             "key is traced by jax, and a padded batch is cut on the host: call it outside of jax.jit, or use draw"
         )
