@@ -35,8 +35,8 @@ def check_transform(optimizer: Any) -> None:
         raise UsageError(f"optimizer={name} makes optimizers and is none: call it, and {fix}")
     if not (callable(getattr(optimizer, "init", None)) and callable(getattr(optimizer, "update", None))):
         raise UsageError(f"optimizer={optimizer!r} is a {type(optimizer).__name__}: {fix}")
-    method: Any = optimizer.update
-    if isinstance(optimizer, optax.MultiSteps) or isinstance(getattr(method, "__self__", None), optax.MultiSteps):
+    bound_to = getattr(getattr(optimizer, "update", None), "__self__", None)
+    if isinstance(optimizer, optax.MultiSteps) or isinstance(bound_to, optax.MultiSteps):
         raise UsageError(_UNSUITED[optax.MultiStepsState])
 
 
