@@ -19,16 +19,12 @@ from . import _checks
 from ._errors import UsageError
 from .accounting import Ledger
 from .clipping import Quantile, check_batch, check_loss, check_params, example_keys, excess_within, takes_rng
+from .noise._keys import Domain, own_key
 from .sampling import Draw
 from .transforms import PrivatizeState, in_float32
 
 if TYPE_CHECKING:
     from ._run import DPSGD
-
-
-_NEXT_RUN = (
-    2**31 - 2
-)  # no step has this number, and no split so many keys: nothing else follows from it and a run's key
 
 
 class RunKeys(NamedTuple):
@@ -41,7 +37,7 @@ class RunKeys(NamedTuple):
     @classmethod
     def split_from(cls, key: Key[Array, ""]) -> "RunKeys":
         """The three keys of a run."""
-        return cls(*jax.random.split(key, 3))
+        return cls(*jax.random.split(own_key(key, Domain.RUN), 3))
 
 
 class TrainState(NamedTuple):
@@ -147,7 +143,7 @@ class PrivateStep:
         if jax.tree.structure(like) != jax.tree.structure(state.opt_state):
             raise UsageError("continue_from: the state is of another optimizer: make the step with the same one")
         spent = state.ledger
-        own = jax.random.fold_in(jax.random.fold_in(key, _NEXT_RUN), len(spent.entries))
+        own = jax.random.fold_in(own_key(key, Domain.NEXT_RUN), len(spent.entries))
         fresh = RunKeys.split_from(own)
         return self._start(state.params, state.opt_state, fresh, spent)
 

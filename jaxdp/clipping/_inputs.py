@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
 from .._errors import UsageError
+from ..noise._keys import Domain, own_key
 
 
 def check_params(params: Any) -> None:
@@ -106,4 +107,5 @@ def first_of(batch: Any) -> Any:
 def example_keys(rng: Key[Array, ""], size: int, offset: int | Int[Array, ""] = 0) -> Key[Array, " B"]:
     """One key an example, from its position in the batch alone, so that padding or splitting the batch changes none."""
     positions = jnp.arange(size, dtype=jnp.int32) + offset
-    return jax.vmap(lambda position: jax.random.fold_in(rng, position))(positions)
+    own = own_key(rng, Domain.LOSS)
+    return jax.vmap(lambda position: jax.random.fold_in(own, position))(positions)

@@ -17,8 +17,8 @@ from jaxtyping import Array, Bool, Float, Int32, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise import standard_normal
+from ..noise._keys import Domain, own_key
 
-_COUNTS = 2**31 - 1  # no step has this number, so no step's noise has the key derived from it
 _DOWN = 1 - 2.0**-22  # more than the roundings that a factor's computation adds to those of its norm
 
 
@@ -230,7 +230,7 @@ class Quantile:
         start = _checks.clip_norm(clip_norm)
         check_rule(self, start)
         _checks.key(key)
-        return QuantileState(jnp.float32(start), jax.random.fold_in(key, _COUNTS), jnp.int32(0))
+        return QuantileState(jnp.float32(start), own_key(key, Domain.QUANTILE), jnp.int32(0))
 
     def update(self, state: QuantileState, norms: Float[Array, " B"], mask: Bool[Array, " B"]) -> QuantileState:
         """The next step's state, from the norms that `clipped_grad` saw."""

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from .._errors import UsageError
+from ..noise._keys import Domain, own_key
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -118,7 +119,7 @@ def estimated_bounds(
     magnitudes = np.ceil(np.log2(np.maximum(np.abs(np.nan_to_num(values)), 2.0 ** _POWERS[0]))).astype(np.int64)
     places = (magnitudes - _POWERS[0]).clip(0, len(_POWERS) - 1)
     counts = np.stack([np.bincount(places[:, column], minlength=len(_POWERS)) for column in range(columns)])
-    noisy = np.asarray(noise(counts, key=key), np.float64)
+    noisy = np.asarray(noise(counts, key=own_key(key, Domain.TABLE_BOUNDS)), np.float64)
     significant = np.where(noisy > max(_SHARE * rows, 4 * noise.scale), noisy, 0)  # of the others, noise is most
     last = len(_POWERS) - 1 - (significant[:, ::-1] > 0).argmax(axis=1)
     largest = np.where(significant.any(axis=1), last, 0)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Key
 from .. import _checks
 from .._errors import UsageError
 from ..accounting._events import gaussian_event, repeated
+from ..noise._keys import Domain, own_key
 from ._discrete_gaussian import MARGIN, MOST_STEPS as MOST_OF_GAUSSIAN, discrete_gaussian
 from ._grid import (
     MOST_STEPS as MOST_OF_LAPLACE,
@@ -50,7 +51,7 @@ class Laplace:
         >>> import jax
         >>> laplace = Laplace(epsilon=0.5, sensitivity=1, integers=True)
         >>> float(laplace(1000, key=jax.random.key(0)))
-        1003.4052734375
+        1000.2216796875
         >>> laplace.event
         LaplaceDpEvent(noise_multiplier=2.0)
 
@@ -112,7 +113,7 @@ class Laplace:
         return _release(self, values, key)
 
     def _noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        return discrete_laplace(key, shape, self.step / self.scale)
+        return discrete_laplace(own_key(key, Domain.LAPLACE_MECHANISM), shape, self.step / self.scale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +208,7 @@ class Gaussian:
         return _release(self, values, key)
 
     def _noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        return discrete_gaussian(key, shape, self.scale / self.step)
+        return discrete_gaussian(own_key(key, Domain.GAUSSIAN_MECHANISM), shape, self.scale / self.step)
 
 
 def _release(mechanism: Laplace | Gaussian, values: Any, key: jax.Array) -> jax.Array:

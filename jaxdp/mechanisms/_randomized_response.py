@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
 from .._errors import UsageError
+from ..noise._keys import Domain, own_key
 from ..noise._threefry import index_bits
 from ._inputs import checked_epsilon, settle, whole_numbers
 
@@ -41,7 +42,7 @@ class RandomizedResponse:
         >>> truth = np.arange(100_000) % 10 < 3
         >>> reports = respond(truth, key=jax.random.key(0))
         >>> print(f"yes: {respond.estimate(reports)[1]:.2f}, with a standard error of {respond.standard_error(100_000):.3f}")
-        yes: 0.30, with a standard error of 0.003
+        yes: 0.31, with a standard error of 0.003
 
     References:
         Warner, "Randomized response: a survey technique for eliminating evasive answer bias", 1965; Kairouz, Bonawitz and Ramage,
@@ -113,7 +114,7 @@ class RandomizedResponse:
 
 @partial(jax.jit, static_argnums=0)
 def _respond(mechanism: RandomizedResponse, answers: jax.Array, key: jax.Array) -> jax.Array:
-    of_coins, of_answers = jax.random.bits(key, (2, 2), jnp.uint32)
+    of_coins, of_answers = jax.random.bits(own_key(key, Domain.RANDOMIZED_RESPONSE), (2, 2), jnp.uint32)
     coin, low = index_bits(of_coins, answers.shape)
     anew = coin < jnp.uint32(round(mechanism.noise_parameter * 2**32))
     k = jnp.uint32(mechanism.categories)

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt32
 
+from ._keys import Domain, own_key
 from ._threefry import index_bits
 
 LARGEST_NORMAL = math.sqrt(2 * 41 * math.log(2))  # what `standard_normal` can reach
@@ -39,7 +40,7 @@ def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array,
     References:
         Box and Muller, "A note on the generation of random normal deviates", 1958.
     """
-    return _normal(jax.random.bits(key, (2,), jnp.uint32), shape)
+    return _normal(jax.random.bits(own_key(key, Domain.NORMAL), (2,), jnp.uint32), shape)
 
 
 def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
@@ -59,7 +60,8 @@ def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
     for i, leaf in enumerate(leaves):
         alike.setdefault(tuple(leaf.shape), []).append(i)
     normals = list(leaves)
-    for k, (shape, members) in zip(jax.random.bits(key, (len(alike), 2), jnp.uint32), alike.items(), strict=True):
+    keys = jax.random.bits(own_key(key, Domain.TREE_NORMAL), (len(alike), 2), jnp.uint32)
+    for k, (shape, members) in zip(keys, alike.items(), strict=True):
         for i, normal in zip(members, _normal(k, (len(members), *shape)), strict=True):
             normals[i] = normal
     return treedef.unflatten(normals)

@@ -1,9 +1,58 @@
-"""Keys that nobody can guess."""
+"""Keys that nobody can guess, and one key in two places without the same words.
 
+Whatever takes a key derives its words through a `Domain` of its own: a key that was handed to a sampler and to `jaxdp.privatize`
+alike says nothing about the noise by who was drawn.
+"""
+
+import enum
 import os
 
 import jax
 import numpy as np
+from jaxtyping import Array, Key
+
+
+@enum.unique
+class Domain(enum.IntEnum):
+    """What a key is used for: a number that is folded into it before anything else is derived.
+
+    With JAX's default generator, key i of `jax.random.split(key, n)` is `jax.random.fold_in(key, i)`. So these numbers are taken
+    from the 256 below 2^31: no step, epoch, row or part of a split that anyone derives a key by is numbered so high, for those
+    are counted from 0 and arrays or loops of 2^31 - 256 are out of reach. Numbers of one domain are folded into its own key, one
+    level deeper. Two domains differ in their number, so that words coincide as those of two random keys do.
+    """
+
+    QUANTILE = 2**31 - 1
+    NEXT_RUN = 2**31 - 2
+    TABLE_BOUNDS = 2**31 - 3
+    RUN = 2**31 - 4
+    POISSON_SAMPLER = 2**31 - 5
+    TRUNCATED_POISSON_SAMPLER = 2**31 - 6
+    SHUFFLED_SAMPLER = 2**31 - 7
+    LOSS = 2**31 - 8
+    PRIVATIZE = 2**31 - 9
+    NORMAL = 2**31 - 10
+    TREE_NORMAL = 2**31 - 11
+    LAPLACE = 2**31 - 12
+    LAPLACE_MECHANISM = 2**31 - 13
+    GAUSSIAN_MECHANISM = 2**31 - 14
+    RANDOMIZED_RESPONSE = 2**31 - 15
+    EXPONENTIAL = 2**31 - 16
+    REPORT_NOISY_MAX = 2**31 - 17
+    MEAN = 2**31 - 18
+    HISTOGRAM = 2**31 - 19
+    SHARDS = 2**31 - 20
+    TEACHERS = 2**31 - 21
+    AGGREGATE = 2**31 - 22
+    RELEASE = 2**31 - 23
+    STUDENT = 2**31 - 24
+    DISTORTED = 2**31 - 25
+    ERASED = 2**31 - 26
+
+
+def own_key(key: Key[Array, "*shape"], domain: Domain) -> Key[Array, "*shape"]:
+    """The key of a domain: nothing else is derived from `key` by that number."""
+    return jax.random.fold_in(key, domain.value)
 
 
 def key_from_entropy() -> jax.Array:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from ._keys import Domain, own_key
 from ._threefry import index_bits
 
 
@@ -22,7 +23,7 @@ def standard_laplace(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array
     Returns:
         float32 array of that shape.
     """
-    high, low = index_bits(jax.random.bits(key, (2,), jnp.uint32), shape)
+    high, low = index_bits(jax.random.bits(own_key(key, Domain.LAPLACE), (2,), jnp.uint32), shape)
     sign = jnp.where((low & 1) == 1, jnp.float32(-1), jnp.float32(1))
     small = ((low >> jnp.uint32(1)).astype(jnp.float32) + 0.5) * jnp.float32(2**-63)
     u = jnp.minimum(high.astype(jnp.float32) * jnp.float32(2**-32) + small, 1)

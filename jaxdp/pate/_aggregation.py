@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, Integer, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise import standard_laplace, standard_normal
+from ..noise._keys import Domain, own_key
 from ._mechanisms import (
     ConfidentNoisyMax,
     GaussianNoisyMax,
@@ -148,6 +149,7 @@ def interactive_noisy_max(
 def aggregate(votes: Votes, mechanism: Mechanism, *, key: Key[Array, ""], student_probs: Any = None) -> Labels:
     """Labels by any of the mechanisms; see the function named after it."""
     _checks.key(key)
+    key = own_key(key, Domain.AGGREGATE)
     counts = check_votes(votes)
     check_threshold_against(mechanism, int(counts[0].sum()))
     if isinstance(mechanism, LaplaceNoisyMax):
@@ -186,7 +188,7 @@ def _noisy_max(votes: Any, key: Key[Array, ""], scale: float, kind: str) -> Int3
 
 @jax.jit(static_argnames="kind")
 def _noisy(
-    votes: Int32[Array, "examples classes"], key: Any, scale: Any, kind: str
+    votes: Int32[Array | np.ndarray, "examples classes"], key: Any, scale: Any, kind: str
 ) -> Float32[Array, "examples classes"]:
     draw = standard_laplace if kind == "laplace" else standard_normal
     return votes.astype(jnp.float32) + scale * draw(key, votes.shape)

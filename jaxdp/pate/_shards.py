@@ -10,6 +10,7 @@ from jaxtyping import Array, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
+from ..noise._keys import Domain, own_key
 
 
 def shards(num_examples: int, num_teachers: int, key: Key[Array, ""]) -> Int32[np.ndarray, "teachers size"]:
@@ -29,11 +30,11 @@ def shards(num_examples: int, num_teachers: int, key: Key[Array, ""]) -> Int32[n
     Example:
         >>> import jax
         >>> shards(5, 2, jax.random.key(0)).tolist()
-        [[0, 4, 2], [1, 3, -1]]
+        [[3, 2, 0], [4, 1, -1]]
     """
     _checks.key(key)
     size = size_of_shards(num_examples, num_teachers)
-    order = np.asarray(jax.random.permutation(key, num_examples), np.int32)
+    order = np.asarray(jax.random.permutation(own_key(key, Domain.SHARDS), num_examples), np.int32)
     dealt = np.full((size, num_teachers), -1, np.int32)
     dealt.reshape(-1)[:num_examples] = order  # dealt like cards, so that the short shards are short by one
     return dealt.T.copy()

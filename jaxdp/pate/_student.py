@@ -19,6 +19,7 @@ from jaxtyping import Array, Key
 from .. import _checks
 from .._errors import UsageError
 from .._step import RunKeys, StepMetrics, TrainState
+from ..noise._keys import Domain, own_key
 from ._shards import check_inputs
 
 METHODS = ("fixmatch", "supervised")
@@ -159,7 +160,7 @@ def train_student(
     """
     _checks.key(key)
     number = _checks.count("steps", steps, "give the student's steps")
-    of_init, of_steps = jax.random.split(key)
+    of_init, of_steps = jax.random.split(own_key(key, Domain.STUDENT))
     examples = check_inputs(inputs)
     if np.shape(labels) != (examples,):
         raise UsageError(

@@ -14,6 +14,7 @@ from .. import _checks
 from .._errors import UsageError
 from ..clipping import takes_rng
 from ..clipping._convolutions import with_ordered_convolutions
+from ..noise._keys import Domain, own_key
 from ._shards import check_inputs, check_records, gathered, positions, shards, warn_of_missing_classes
 from ._side_by_side import SideBySide
 
@@ -167,7 +168,7 @@ class Ensemble:
         finish: Callable[[Any], Any] = lambda params: params,
     ) -> None:
         _checks.key(key)
-        of_shards, of_teachers = jax.random.split(key)
+        of_shards, of_teachers = jax.random.split(own_key(key, Domain.TEACHERS))
         self._data = data
         self.shards = shards(check_records(data), num_teachers, of_shards)
         warn_of_missing_classes(self.shards, data[1])

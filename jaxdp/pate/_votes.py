@@ -89,7 +89,7 @@ def check_votes(votes: Any) -> np.ndarray:
 
 @jax.jit(static_argnames="classes")
 def _count(
-    predictions: Integer[Array, "teachers examples"], classes: int
+    predictions: Integer[Array | np.ndarray, "teachers examples"], classes: int
 ) -> tuple[Int32[Array, "examples classes"], Integer[Array, ""], Integer[Array, ""]]:
     """The counts, and the lowest and the highest prediction."""
     examples = predictions.shape[1]

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
+from ..noise._keys import Domain, own_key
 from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_first
 
 
@@ -66,7 +67,8 @@ class PoissonSampler:
 
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
-        return drawn_first(included(jax.random.fold_in(self.key, step), self.num_examples, self.sampling_rate))
+        of_step = jax.random.fold_in(own_key(self.key, Domain.POISSON_SAMPLER), step)
+        return drawn_first(included(of_step, self.num_examples, self.sampling_rate))
 
     def batch(self, step: int) -> PaddedBatch:
         """The draw of one step as a padded batch: `capacity` rows, or the next multiple that holds the whole draw."""

@@ -14,6 +14,7 @@ from jaxtyping import Array, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
+from ..noise._keys import Domain, own_key
 from ._batches import Draw, PaddedBatch, batch_of, batches_of
 
 
@@ -59,7 +60,8 @@ class ShuffledSampler:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
         per_epoch = steps_per_shuffled_epoch(self.num_examples, self.batch_size)
         epoch, place = jnp.divmod(jnp.asarray(step, jnp.int32), jnp.int32(per_epoch))
-        bits = jax.random.bits(jax.random.fold_in(self.key, epoch), (self.num_examples,), jnp.uint32)
+        of_epoch = jax.random.fold_in(own_key(self.key, Domain.SHUFFLED_SAMPLER), epoch)
+        bits = jax.random.bits(of_epoch, (self.num_examples,), jnp.uint32)
         start = place * jnp.int32(self.batch_size)
         order = jnp.pad(jnp.argsort(bits).astype(jnp.int32), (0, self.batch_size))
         size = jnp.minimum(jnp.int32(self.batch_size), jnp.int32(self.num_examples) - start)

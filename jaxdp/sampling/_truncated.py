@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32, Key
 
 from .. import _checks
+from ..noise._keys import Domain, own_key
 from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_first
 from ._poisson import check_rate, included, usual_size
 
@@ -35,7 +36,7 @@ class TruncatedPoissonSampler:
         >>> sampler = TruncatedPoissonSampler(key=jax.random.key(0), num_examples=100, sampling_rate=0.1,
         ...                                   truncated_batch_size=8, steps=3)
         >>> [int(batch.mask.sum()) for batch in sampler]
-        [8, 7, 7]
+        [5, 8, 8]
 
     References:
         arXiv 2508.15089, as dp-accounting's `TruncatedSubsampledGaussianDpEvent` accounts it.
@@ -60,7 +61,8 @@ class TruncatedPoissonSampler:
 
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
-        of_draw, of_subset = jax.random.split(jax.random.fold_in(self.key, step))
+        own = own_key(self.key, Domain.TRUNCATED_POISSON_SAMPLER)
+        of_draw, of_subset = jax.random.split(jax.random.fold_in(own, step))
         drawn = included(of_draw, self.num_examples, self.sampling_rate)
         most = jnp.int32(self.truncated_batch_size)
         return jax.lax.cond(

@@ -19,7 +19,6 @@ from ._problem import Classifier, Problem, classifier
 from ._recipe import adjacency_of
 
 _HELD_BACK = 5  # by default a fifth of the records is
-_OF_BOUNDS = 2**31 - 3  # no key of a run is made with this number
 
 
 def table_problem(options: TrainOptions) -> Problem:
@@ -99,7 +98,7 @@ def _bounds(options: TrainOptions, raw: datasets.Columns, train: np.ndarray) -> 
     assert options.bounds_noise is not None
     if options.resume is not None:  # what was released stays as it was: another draw would cost again
         return _released(options.resume)
-    key = key_from_entropy() if options.seed is None else jax.random.fold_in(jax.random.key(options.seed), _OF_BOUNDS)
+    key = key_from_entropy() if options.seed is None else jax.random.key(options.seed)
     bounds, event = datasets.estimated_bounds(raw.values[train][:, numeric], options.bounds_noise, key)
     ledger = Ledger(adjacency=adjacency_of(options.adjacency, options.sampling))
     return bounds, ledger.add(event, f"the bounds of {len(names)} columns")

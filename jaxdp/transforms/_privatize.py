@@ -13,6 +13,7 @@ from jaxtyping import Array, Int32, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise import tree_normal
+from ..noise._keys import Domain, own_key
 
 
 class PrivatizeState(NamedTuple):
@@ -81,7 +82,7 @@ def privatize(
         scale = _noise_scale(sigma, sensitivity)
         sums = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), updates)
         if scale is not None:
-            noise = tree_normal(jax.random.fold_in(state.key, state.step), sums)
+            noise = tree_normal(jax.random.fold_in(own_key(state.key, Domain.PRIVATIZE), state.step), sums)
             # Behind the barrier all who read a noisy sum see one value: its draw is never computed twice, a rounding apart.
             sums = jax.lax.optimization_barrier(jax.tree.map(lambda total, normal: total + scale * normal, sums, noise))
         means = jax.tree.map(lambda total: total / jnp.float32(divisor), sums)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Int, Int32, Key
 
 from ... import accounting
 from ..._errors import UsageError
+from ...noise._keys import Domain, own_key
 from ...train._folder import RunFolder
 from .._aggregation import aggregate
 from .._analysis import Report, analyze
@@ -65,7 +66,7 @@ def release(
     the second half, [queries, classes].
     """
     votes = np.asarray(vote_counts(predictions, num_classes))
-    of_noise, of_report = jax.random.split(key)
+    of_noise, of_report = jax.random.split(own_key(key, Domain.RELEASE))
     student_probs = None
     if isinstance(mechanism, InteractiveNoisyMax) and first_student is not None:
         labels, answered, student_probs = _in_two_halves(votes, rows, mechanism, of_noise, first_student)
