@@ -22,6 +22,7 @@ from .. import _checks
 from .._errors import UsageError
 from ._adjacency import for_rdp_under_replace_one, relation
 from ._events import poisson_event, with_float_noise
+from ._reach import delta_left
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, PrivacyAccountant
@@ -105,6 +106,7 @@ def epsilon_at_interval(event: "DpEvent", delta: float, accountant: str, adjacen
 
 
 def _spent(event: "DpEvent", delta: float, accountant: str, adjacency: str, interval: float) -> Spent:
+    delta_left(event, delta, adjacency)  # refuses before it composes
     composed = composed_by(accountant, event, adjacency, interval)
     if composed is None:
         able = accountants_of(event, adjacency)
@@ -112,7 +114,7 @@ def _spent(event: "DpEvent", delta: float, accountant: str, adjacency: str, inte
         raise UsageError(
             f"the accountant {accountant!r} can't account {_short(event)} under adjacency={adjacency!r}: {fix}"
         )
-    return spent_by(composed, accountant, delta)
+    return spent_by(composed, accountant, event, delta, adjacency)
 
 
 _remembered = functools.lru_cache(maxsize=256)(_spent)
@@ -135,11 +137,12 @@ def composed_by(
         return composed.compose(understood)
 
 
-def spent_by(composed: "PrivacyAccountant", accountant: str, delta: float) -> Spent:
-    """What an accountant has composed, at `delta`."""
+def spent_by(composed: "PrivacyAccountant", accountant: str, event: "DpEvent", delta: float, adjacency: str) -> Spent:
+    """What an accountant that has composed `event` finds at `delta`, of which the noise's end takes a part."""
+    left = delta_left(event, delta, adjacency)
     if accountant == "pld":
-        return Spent(float(composed.get_epsilon(delta)), delta, accountant, None)
-    value, order = composed.get_epsilon_and_optimal_order(delta)  # pyright: ignore[reportAttributeAccessIssue]
+        return Spent(float(composed.get_epsilon(left)), delta, accountant, None)
+    value, order = composed.get_epsilon_and_optimal_order(left)  # pyright: ignore[reportAttributeAccessIssue]
     return Spent(float(value), delta, accountant, float(order))
 
 

@@ -180,19 +180,18 @@ class Ledger:
         parts = []
         for name in ("rdp", "pld"):
             entries = [entry for entry, its in zip(self.entries, accountant_of, strict=True) if its == name]
-            ledger = replace(self, entries=tuple(entries))
-            parts.append(
-                (name, tuple(entry.label for entry in entries), composed_by(name, ledger.event, self.adjacency))
-            )
+            event = replace(self, entries=tuple(entries)).event
+            composed = composed_by(name, event, self.adjacency)
+            parts.append((name, event, composed, tuple(entry.label for entry in entries)))
         candidates = []
         for share in _SHARES:
             spent = [
-                spent_by(composed, name, part * delta)
-                for (name, _, composed), part in zip(parts, (share, 1 - share), strict=True)
+                spent_by(composed, name, event, part * delta, self.adjacency)
+                for (name, event, composed, _), part in zip(parts, (share, 1 - share), strict=True)
             ]
             candidates.append((sum(each.epsilon for each in spent), spent))
         epsilon, spent = min(candidates, key=lambda each: each[0])
-        return Total(epsilon, delta, tuple((each, labels) for each, (_, labels, _) in zip(spent, parts, strict=True)))
+        return Total(epsilon, delta, tuple((each, part[-1]) for each, part in zip(spent, parts, strict=True)))
 
     def to_dict(self) -> dict[str, Any]:
         """The ledger as plain dicts and lists, for JSON."""

@@ -121,7 +121,8 @@ class Gaussian:
     r"""Values plus Gaussian noise of standard deviation σ = noise multiplier · Δ.
 
     The noise is a discrete Gaussian on a grid (see `jaxdp.mechanisms._discrete_gaussian`), and σ covers the values' rounding to
-    it. Draws end at 9 σ, beyond which 10⁻¹⁸ of a true Gaussian lie. Values are clamped to ±2^50 steps of the grid.
+    it. Draws end at 8.8 σ, beyond which 10⁻¹⁸ of a true Gaussian lie; `jaxdp.accounting` takes
+    what that costs from delta. Values are clamped to ±2^50 steps of the grid.
 
     Args:
         noise_multiplier: standard deviation of the noise over the sensitivity, from 1e-3 to 1e6.

@@ -5,12 +5,18 @@ end at \(2^{-24}\): an output beyond 16.6 scales could come from one of two neig
 and reaches \(2^{-64}\), 44 scales from zero, with full float32 precision where it is small.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ._keys import Domain, own_key
 from ._threefry import index_bits
+
+LARGEST_LAPLACE = 60 * math.log(
+    2
+)  # 41.6: how far the law is followed, where 16 of 2^64 points remain; draws go to 44.4
 
 
 def standard_laplace(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
