@@ -167,8 +167,18 @@ def _run(options: Question, noise_multiplier: float, batch_size: int, steps: int
 
 def _print(options: Question, quantity: str, run: DPSGD, ask: Callable[[str], tuple[Any, DPSGD]]) -> None:
     """Ask every accountant that can account the run; show the answers, and the statement of the first one's run."""
-    found = {name: ask(name) for name in run.accountants}
-    orders = {name: answered.spent(delta=options.delta, accountant=name).order for name, (_, answered) in found.items()}
+    found, spent, refused = {}, {}, {}
+    for name in run.accountants:
+        try:
+            found[name] = ask(name)
+            spent[name] = found[name][1].spent(delta=options.delta, accountant=name)
+        except accounting.TooLargeError as error:
+            found.pop(name, None)
+            refused[name] = error
+    if not found:
+        raise next(iter(refused.values()))
+    orders = {name: each.order for name, each in spent.items()}
+    coarse = {name: each.interval for name, each in spent.items() if each.interval is not None}
     _, shown = next(iter(found.values()))
     statement = shown.statement(delta=options.delta)
     if options.json:
@@ -182,6 +192,9 @@ def _print(options: Question, quantity: str, run: DPSGD, ask: Callable[[str], tu
             "statement": statement,
         }
         described[quantity] = {name: value for name, (value, _) in found.items()}
+        if coarse or refused:
+            described["upper_bounds_in_steps_of"] = coarse
+            described["refused"] = {name: str(error) for name, error in refused.items()}
         print(json.dumps(described, indent=2))
         return
     console = Console()
@@ -190,11 +203,11 @@ def _print(options: Question, quantity: str, run: DPSGD, ask: Callable[[str], tu
         table.add_column(heading)
     for name in accounting.ACCOUNTANTS:
         if name not in found:
-            table.add_row(_NAMES[name], "not for this run", "")
+            table.add_row(_NAMES[name], "too much to compute" if name in refused else "not for this run", "")
             continue
         value, order = found[name][0], orders[name]
         table.add_row(
-            _NAMES[name],
+            _NAMES[name] + (f", an upper bound in coarse steps of {coarse[name]:g}" if name in coarse else ""),
             f"{value:.5f}" if isinstance(value, float) else f"{value:,}",
             "" if order is None else f"{order:g}",
         )

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from .. import _checks
 from .._errors import UsageError
-from ._epsilon import PLD_INTERVAL, epsilon_at_interval, fresh_accountant
+from ._epsilon import PLD_INTERVAL, accountants_of, epsilon_at_interval, fresh_accountant
 from ._events import poisson_event
+from ._grid import TooLargeError
 from ._ledger import Ledger
 from ._reach import BeyondReachError
 
@@ -105,11 +106,16 @@ class Budget:
         return self.ledger.add(event, "what is asked for")
 
     def _cost(self, ledger: Ledger) -> float:
+        """ε; infinite where noise is too small to be accounted. Of far less than the budget, the bound that is found soonest."""
         try:
+            if self.accountant == "pld" and "rdp" in accountants_of(ledger.event, ledger.adjacency):
+                bound = epsilon_at_interval(ledger.event, self.delta, "rdp", ledger.adjacency, self.interval).epsilon
+                if bound <= self.epsilon / 2:
+                    return bound
             return epsilon_at_interval(
                 ledger.event, self.delta, self.accountant, ledger.adjacency, self.interval
             ).epsilon
-        except BeyondReachError:
+        except (BeyondReachError, TooLargeError):
             return math.inf
 
 

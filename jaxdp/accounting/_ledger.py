@@ -10,8 +10,20 @@ import numpy as np
 from .. import _checks
 from .._errors import UsageError
 from ._adjacency import ADJACENCIES, UNITS
-from ._epsilon import ACCOUNTANTS, Spent, accountants_of, composed_by, event_epsilon, rounded_up, spent_by
+from ._epsilon import (
+    ACCOUNTANTS,
+    PLD_INTERVAL,
+    Spent,
+    accountants_of,
+    composed_by,
+    event_epsilon,
+    prepared_for,
+    rounded_up,
+    spent_by,
+)
 from ._events import event_from_dict, event_to_dict, with_float_noise
+from ._grid import affordable_interval
+from ._reach import delta_left
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -159,6 +171,7 @@ class Ledger:
         """
         _checks.delta(delta)
         names = ACCOUNTANTS if accountant is None else (_checks.one_of("accountant", accountant, ACCOUNTANTS),)
+        delta_left(self.event, delta, self.adjacency)  # refuses before anything is composed
         able = [name for name in accountants_of(self.event, self.adjacency) if name in names]
         if able:
             spent = min((self.epsilon(delta=delta, accountant=name) for name in able), key=lambda each: each.epsilon)
@@ -173,15 +186,25 @@ class Ledger:
             self._added(delta, [prefer if prefer in able else able[0] for able in by_entry])
             for prefer in ("rdp", "pld")
         ]
-        return min(splits, key=lambda total: total.epsilon)
+        added = [total for total in splits if total is not None]
+        if not added:
+            raise UsageError(
+                "no two accountants of dp-accounting can account the ledger between them: RDP has no figure for some of its "
+                "entries, and PLD can't count all of the others; keep them in two ledgers, and add their epsilons and deltas"
+            )
+        return min(added, key=lambda total: total.epsilon)
 
-    def _added(self, delta: float, accountant_of: list[str]) -> Total:
-        """The total where each entry is left to the accountant named for it, and there are two of them."""
+    def _added(self, delta: float, accountant_of: list[str]) -> Total | None:
+        """The total where each entry is left to the accountant named for it, of two; None where one can't take all of its own."""
         parts = []
         for name in ("rdp", "pld"):
             entries = [entry for entry, its in zip(self.entries, accountant_of, strict=True) if its == name]
             event = replace(self, entries=tuple(entries)).event
-            composed = composed_by(name, event, self.adjacency)
+            prepared = prepared_for(name, event, self.adjacency)
+            if prepared is None or name not in accountants_of(event, self.adjacency):
+                return None
+            interval = affordable_interval(prepared[1], self.adjacency, PLD_INTERVAL) if name == "pld" else PLD_INTERVAL
+            composed = composed_by(name, event, self.adjacency, interval)
             parts.append((name, event, composed, tuple(entry.label for entry in entries)))
         candidates = []
         for share in _SHARES:

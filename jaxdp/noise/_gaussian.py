@@ -9,8 +9,8 @@ The Box-Muller transform reaches far deeper. Each normal spends 64 bits on the r
 most, 32 + 8 go to `u` and 24 to the angle. Where the first 32 are all zero, which is where the tail is, `u` takes the other 32
 as well: it has a point for each \(2^{-64}\), and r ends at \(\sqrt{2 \cdot 73 \ln 2} = 10.06\). The angle is then those same 32
 bits times an odd number near \(2^{32}/\varphi\) (the golden ratio, Fibonacci hashing): successive points of the radius stand
-around the circle evenly, as Kronecker's sequence does. What lies beyond `LARGEST_NORMAL`, where 16 such points remain, is taken as
-missing: \(2^{-60}\) of all radii. `jaxdp.accounting` takes what that costs from delta (`jaxdp.accounting._reach`).
+around the circle evenly, as Kronecker's sequence does. What lies beyond `LARGEST_NORMAL`, where 16 such points remain, is taken
+as missing: \(2^{-60}\) of all radii. `jaxdp.accounting` takes what that costs from delta (`jaxdp.accounting._reach`).
 
 `u` is made as a small number with full float32 precision near zero. The transform's second normal, by the angle's sine, is not
 used: without it each element is a function of its own index, and fuses into a single pass.

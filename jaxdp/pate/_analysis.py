@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float64, Int
 
 from .. import _checks, accounting
 from .._errors import UsageError
+from ..accounting._reach import delta_left
 from ._aggregation import check_student
 from ._bounds import (
     Curves,
@@ -177,20 +178,21 @@ def analyze(
     top = _thresholded(counts, mechanism, student_probs)
     curves = rdp_by_query(counts, top, was_answered, mechanism, alphas, classic=conversion == "classic")
     event = event_of(mechanism, asked=len(counts), answered=int(was_answered.sum()))
-    independent = _independent(mechanism, event, len(counts), alphas, delta, conversion)
+    left = delta_left(event, delta, "replace_special")  # of a delta from which the noise's end takes a part
+    independent = _independent(mechanism, event, len(counts), alphas, left, conversion)
     sanitised = None
     if sanitiser is not None:
         generator = np.random.default_rng() if rng is None else rng
-        sanitised = _sanitised(counts, top, was_answered, mechanism, sanitiser, delta, conversion, generator)
+        sanitised = _sanitised(counts, top, was_answered, mechanism, sanitiser, left, conversion, generator)
     return Report(
         mechanism=mechanism,
         teachers=teachers,
         asked=len(counts),
         answered=int(was_answered.sum()),
         delta=delta,
-        data_independent=independent,
-        data_dependent=convert(alphas, curves.sum(axis=0), delta, conversion),
-        sanitised=sanitised,
+        data_independent=replace(independent, delta=delta),
+        data_dependent=replace(convert(alphas, curves.sum(axis=0), left, conversion), delta=delta),
+        sanitised=sanitised and replace(sanitised, delta=delta),
         orders=alphas,
         rdp=curves,
         event=event,
@@ -336,5 +338,4 @@ def _sanitised(
     most = float(gaussian_rdp(sigma, order)[0]) * int(answered.sum())
     if isinstance(mechanism, ConfidentNoisyMax):
         most += len(votes) * sanitiser.order / (2 * mechanism.sigma_threshold**2)
-    spent = convert(order, np.array([min(published, most) + sanitiser.rdp]), delta - sanitiser.failure, conversion)
-    return replace(spent, delta=delta)
+    return convert(order, np.array([min(published, most) + sanitiser.rdp]), delta - sanitiser.failure, conversion)

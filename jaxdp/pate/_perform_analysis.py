@@ -7,8 +7,10 @@ import numpy as np
 
 from .. import _checks
 from .._errors import UsageError
-from ._analysis import convert
+from ..accounting._reach import delta_left
+from ._analysis import convert, event_of
 from ._bounds import laplace_log_q, laplace_rdp, laplace_rdp_given_votes
+from ._mechanisms import LaplaceNoisyMax
 from ._votes import check_predictions, vote_counts
 
 
@@ -63,7 +65,9 @@ def perform_analysis(
     curves = laplace_rdp_given_votes(laplace_log_q(votes, gamma), gamma, orders, classic=True)
     independent = len(rows) * laplace_rdp(gamma, orders, classic=True)
     dependent = np.minimum([math.fsum(curve) for curve in curves.T], independent)
-    found = [convert(orders, rdp, delta, "classic").epsilon for rdp in (dependent, independent)]
+    event = event_of(LaplaceNoisyMax(gamma=gamma), asked=len(rows), answered=len(rows))
+    left = delta_left(event, delta, "replace_special")
+    found = [convert(orders, rdp, left, "classic").epsilon for rdp in (dependent, independent)]
     return found[0], found[1]
 
 

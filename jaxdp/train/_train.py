@@ -17,7 +17,7 @@ from .._device import in_words, use_device
 from .._errors import UsageError
 from .._run import DPSGD
 from .._step import TrainState
-from ..accounting import Ledger, statement
+from ..accounting import Ledger, accountants_of, statement
 from ..noise import key_from_entropy
 from ._checkpoint import Checkpoint, CheckpointFolder
 from ._finished import FinishedRun, load_run
@@ -210,7 +210,8 @@ class _Job:
     def _privacy(self, run: DPSGD) -> dict[str, Any]:
         """What the summary says of privacy."""
         delta = self.options.delta
-        spent = {name: run.spent(delta=delta, accountant=name) for name in ("rdp", "pld") if name in run.accountants}
+        able = accountants_of(run.event, run.adjacency)
+        spent = {name: run.spent(delta=delta, accountant=name) for name in ("rdp", "pld") if name in able}
         shared = ("noise_multiplier", "clip_norm", "sampling", "adjacency")
         return {
             "epsilon": {name: each.epsilon for name, each in spent.items()},

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 import jaxdp
-from jaxdp import UsageError
+from jaxdp import UsageError, pate
 from jaxdp.accounting import Ledger, event_epsilon, gaussian_event, noise_multiplier, poisson_event
 from jaxdp.accounting._reach import delta_left, missing_mass
 from jaxdp.noise._gaussian import LARGEST_NORMAL
@@ -98,3 +98,11 @@ def test_a_budget_is_met_with_noise_whose_end_it_covers() -> None:
     assert delta_left(poisson_event(noise_multiplier=sigma, sample_rate=0.01, steps=1000), 1e-5, ADDED) > 5e-6
     with pytest.raises(UsageError):
         delta_left(poisson_event(noise_multiplier=sigma - 1e-4, sample_rate=0.01, steps=1000), 1e-5, ADDED)
+
+
+def test_votes_under_noise_whose_end_shows_are_refused() -> None:
+    votes = np.array([[90, 10], [20, 80]])
+    with pytest.raises(UsageError, match="give a larger noise_multiplier"):
+        pate.analyze(votes, pate.GaussianNoisyMax(sigma=0.2))
+    with pytest.raises(UsageError, match="Laplace noise up to"):
+        pate.perform_analysis(np.zeros((100, 5), int), noise_eps=40.0, num_classes=10)
