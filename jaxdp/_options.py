@@ -22,10 +22,14 @@ def to_dict(options: Any) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(options), default=str))
 
 
+def of_paths(kind: Any) -> list[str]:
+    """The names of those options that are paths."""
+    return [field.name for field in dataclasses.fields(kind) if "Path" in str(field.type)]
+
+
 def from_dict(kind: type[Options], stored: dict[str, Any]) -> Options:
     """The inverse of `to_dict` for options of that kind."""
-    of_paths = [field.name for field in dataclasses.fields(kind) if "Path" in str(field.type)]  # pyright: ignore[reportArgumentType]
-    paths = {name: Path(stored[name]) for name in of_paths if stored.get(name)}
+    paths = {name: Path(stored[name]) for name in of_paths(kind) if stored.get(name)}
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
     return kind(**{**plain, **paths})
 
@@ -49,14 +53,17 @@ def check_seed(seed: int | None) -> None:
         raise UsageError(f"--seed={seed} must lie between 0 and 2^32 - 1")
 
 
-def seeded(what: str, seed: int) -> str:
-    """What a statement says of a seed."""
-    return f"{what} was seeded (--seed {seed}): to whoever knows the seed it is not private."
+def seeded(what: str) -> str:
+    """What a statement says of a seed, without the seed."""
+    return (
+        f"{what} was seeded (--seed): to whoever knows the seed, or tries all 2^32, it is not private. Its random keys follow "
+        "from the seed, so that they can't be erased."
+    )
 
 
-def check_resumed(folder: Path, config: dict[str, Any], options: Any, fingerprint: str) -> None:
-    """Refuse to go on with a run under other options than it was started with, or with other data."""
-    started = from_dict(type(options), config["options"])
+def check_resumed(folder: Path, stored: dict[str, Any], options: Any) -> None:
+    """Refuse to go on with a run under other options than it was started with."""
+    started = from_dict(type(options), stored)
     differences = [
         f"{flag(field.name)}: {getattr(started, field.name)}, {getattr(options, field.name)}"
         for field in dataclasses.fields(options)
@@ -66,9 +73,4 @@ def check_resumed(folder: Path, config: dict[str, Any], options: Any, fingerprin
         raise UsageError(
             f"--resume {folder}: the options differ from those the run was started with ({'; '.join(differences)}): "
             "leave them out to go on, or start another run in another folder"
-        )
-    if config["data_fingerprint"] != fingerprint:
-        raise UsageError(
-            f"--resume {folder}: the data are not those the run was started with; the same keys on other data would let anyone "
-            "subtract the noise. Bring back the data, or start another run in another folder"
         )

@@ -177,8 +177,11 @@ class DPSGD:
             return accounting.truncated_poisson_event(**sampled, **most)
         return accounting.poisson_event(**sampled)
 
-    def ledger(self, steps: int | None = None) -> accounting.Ledger:
-        """The run as a ledger of one entry, for as many of its steps as were made; all by default."""
+    def ledger(self, steps: int | None = None, *, nonce: str | None = None) -> accounting.Ledger:
+        """The run as a ledger of one entry, for as many of its steps as were made; all by default.
+
+        `nonce`, if given, names the run's noise, so that no ledger counts one noise as two; `TrainState.ledger` does that.
+        """
         made = self.steps if steps is None else steps
         ledger = accounting.Ledger(adjacency=self.adjacency, unit=self.unit)
         if made == 0:
@@ -189,7 +192,7 @@ class DPSGD:
             "shuffle": "shuffled epochs",
         }
         label = f"{made:,} steps of DP-SGD ({how[self.sampling]}, noise multiplier {self.noise_multiplier:g})"
-        return ledger.add(self.event_of(made), label)
+        return ledger.add(self.event_of(made), label, nonce=nonce)
 
     @property
     def accountants(self) -> tuple[str, ...]:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int32, Key
+from jaxtyping import Array, Float, Int32, Key, UInt32
 
 from . import _checks
 from ._errors import UsageError
 from .accounting import Ledger
 from .clipping import Quantile, check_batch, check_loss, check_params, example_keys, excess_within, takes_rng
+from .noise._keys import nonce_in_hex, nonce_of
 from .sampling import Draw
 from .transforms import PrivatizeState, in_float32
 
@@ -55,6 +56,7 @@ class TrainState(NamedTuple):
         rule_state: the clip rule's state, for rules that have one.
         run: what the steps are accounted as; a step of another run refuses the state.
         spent_before: what earlier runs on the same data have cost.
+        nonce: uint32 [4]. A name for the noise, from which its key can't be found; it outlives the keys' erasure.
     """
 
     params: Any
@@ -64,11 +66,18 @@ class TrainState(NamedTuple):
     rule_state: Any = None
     run: "DPSGD | None" = None
     spent_before: Ledger = Ledger()
+    nonce: UInt32[Array, "4"] | None = None
 
     @property
     def ledger(self) -> Ledger:
-        """All that has been spent on the way to this state: by earlier runs, and by this one's steps so far."""
-        return self.spent_before if self.run is None else self.spent_before.extend(self.run.ledger(self.step))
+        """All that has been spent on the way to this state: by earlier runs, and by this one's steps so far.
+
+        This one's entry names its noise by `nonce`: no ledger takes two runs that drew the same.
+        """
+        if self.run is None:
+            return self.spent_before
+        nonce = None if self.nonce is None else nonce_in_hex(self.nonce)
+        return self.spent_before.extend(self.run.ledger(self.step, nonce=nonce))
 
 
 class StepMetrics(NamedTuple):
@@ -155,7 +164,7 @@ class PrivateStep:
         self.run.ledger(0).check_like(spent_before)
         rule = self._grad_fn.rule
         rule_state = rule.init(self.run.clip_norm, keys.noise) if isinstance(rule, Quantile) else None
-        return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before)
+        return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before, nonce_of(keys.noise))
 
     def __call__(self, state: TrainState, data: Any, *shared: Any) -> tuple[TrainState, StepMetrics]:
         """One step.

@@ -158,12 +158,13 @@ def _resumed_options(given: list[str], command: str, kind: type[Options]) -> Opt
     folder = _value_of("--resume", given)
     if given[:1] != [command] or folder is None:
         return None
-    config = RunFolder.existing(Path(folder)).read_json("config.json")
+    run_folder = RunFolder.existing(Path(folder))
+    config = run_folder.read_json("config.json")
     if config.get("command", "train") != command:
         raise UsageError(
             f"--resume {folder} is a run of `jaxdp {config.get('command', 'train')}`: go on with it by that command"
         )
-    return from_dict(kind, {**config["options"], "resume": folder})
+    return from_dict(kind, {**run_folder.options(), "resume": folder})
 
 
 def _value_of(flag: str, given: list[str]) -> str | None:

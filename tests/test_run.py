@@ -253,3 +253,30 @@ def test_a_run_that_makes_no_sense_is_refused(changes: dict[str, Any], message: 
 def test_an_epsilon_that_would_be_untrue_is_refused(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(jaxdp.UsageError, match=message):
         call()
+
+
+def test_two_runs_of_one_key_share_no_ledger_and_two_of_two_keys_do() -> None:
+    params, _ = problem()
+    step = a_run().make_step(loss, optax.sgd(0.1))
+    first, again, other = (step.init(params, jax.random.key(seed))._replace(step=1) for seed in (0, 0, 1))
+    assert first.ledger.entries[0].nonce == again.ledger.entries[0].nonce != other.ledger.entries[0].nonce
+    assert len(first.ledger.extend(other.ledger).entries) == 2
+    with pytest.raises(jaxdp.UsageError, match="their difference has none"):
+        first.ledger.extend(again.ledger)
+    more = a_run(noise_multiplier=2.0).make_step(loss, optax.sgd(0.1))  # another run, the same key: the same noise
+    with pytest.raises(jaxdp.UsageError, match="two entries of one nonce"):
+        first.ledger.extend(more.init(params, jax.random.key(0))._replace(step=1).ledger)
+    followed = more.continue_from(first, jax.random.key(0))._replace(step=1)  # which makes a key of its own
+    assert len({entry.nonce for entry in followed.ledger.entries}) == 2
+
+
+def test_a_nonce_outlives_its_keys_and_is_the_same_inside_a_compiled_program() -> None:
+    params, _ = problem()
+    step = a_run().make_step(loss, optax.sgd(0.1))
+    state = step.init(params, jax.random.key(0))._replace(step=1)
+    erased = state._replace(keys=jax.tree.map(lambda _: jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32)), state.keys))
+    assert erased.ledger == state.ledger
+    compiled = jax.jit(step.init)(params, jax.random.key(0))
+    np.testing.assert_array_equal(compiled.nonce, state.nonce)
+    words = np.concatenate([np.ravel(jax.random.key_data(key)) for key in state.keys])
+    assert not set(words.tolist()) & set(np.asarray(state.nonce).tolist())

@@ -44,11 +44,11 @@ def statement(
             f"Mechanism: {made:,} steps of DP-SGD. {_sampling(run, delta, made)} The gradient of each {run.unit} was "
             f"{run.rule.in_words(run.clip_norm)}; Gaussian noise of standard deviation {run.noise_multiplier_of_sum:.6g} times "
             f"that norm was added to the sum, which was then divided by {run.expected_batch_size:g}, a constant.",
-            "Protected: the parameters after every step, hence all checkpoints, and whatever is computed from them without "
-            "the training data.",
+            "Protected: the parameters after every step, and whatever is computed from them without the training data.",
             "Not protected: losses, accuracies and gradient norms measured on the training data; choices of hyper-parameters "
             "made by looking at it, unless they are in the ledger; the random keys, with which the noise could be subtracted "
-            "(keep them secret until the run is finished, then delete them). JAX's random generators are not cryptographic, and "
+            "(keep them secret until the run is finished, then delete them), and with them the checkpoints of a run under way. "
+            "JAX's random generators are not cryptographic, and "
             "floating-point noise is discrete." + "".join(f" {note}" for note in notes),
         ]
     )

@@ -100,13 +100,14 @@ class Report:
         """Each query's data-dependent RDP at the order that is best for the total, [queries]. Private."""
         return self.rdp[:, int(np.argmin(np.abs(self.orders - (self.data_dependent.order or 0))))]
 
-    def ledger(self) -> accounting.Ledger:
+    def ledger(self, *, nonce: str | None = None) -> accounting.Ledger:
         """The data-independent cost as a ledger: every query asked, every answer given.
 
         It holds where a record is exchanged, or blanked in its place: that moves one teacher's vote on each query.
+        `nonce`, if given, names the noise: no ledger takes one twice.
         """
         label = f"PATE, {self.answered:,} answers to {self.asked:,} queries"
-        return accounting.Ledger(adjacency="replace_special").add(self.event, label)
+        return accounting.Ledger(adjacency="replace_special").add(self.event, label, nonce=nonce)
 
     def in_words(self) -> str:
         """The three figures, and which of them may be published."""

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ..accounting import Ledger, rounded_up
 from ._finished import FinishedRun
-from ._folder import RunFolder, new_path
+from ._folder import PRIVATE, RunFolder, new_path
 from ._options import TrainOptions
 from ._report import two_columns
 from ._train import read_ledger, train
@@ -42,7 +42,7 @@ def train_folds(options: TrainOptions, console: Console | None = None) -> Folds:
         console: where progress and results are shown; by default standard output.
 
     Returns:
-        The `Folds`, also written to folds.json.
+        The `Folds`, also written to private/folds.json; what may be published of them, to folds.json.
 
     Raises:
         UsageError: as `train` does.
@@ -73,9 +73,15 @@ def _put_together(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> Folds
         statement = (
             f"Each of the {len(runs)} models was trained without one part of the records, so that every record was used by "
             f"{len(runs) - 1} of them. Whoever sees all models learns of a record at most what ε = {rounded_up(epsilon)} at δ = "
-            f"{options.delta:g} allows; of one model alone, what its own statement says. The losses and accuracies are "
-            "computed on records without noise: they are not covered."
+            f"{options.delta:g} allows, since each has noise of its own; of one model alone, what its own statement says. "
+            "The losses and accuracies are computed on records without noise: they are not covered, and lie in the folder "
+            f"{PRIVATE}/."
         )
+        if options.patience is not None:
+            statement += (
+                " Each model's end was chosen by its loss on the part that it was trained without (--patience): that is not "
+                "covered either."
+            )
     return Folds(
         runs, float(np.mean(of_runs["test_loss"])), float(np.mean(of_runs["test_accuracy"])), epsilon, statement
     )
@@ -112,7 +118,10 @@ def _rows(folds: Folds) -> list[tuple[str, str]]:
 
 
 def _write(path: Path, options: TrainOptions, folds: Folds) -> None:
-    fields = ("test_loss", "test_accuracy", "epsilon", "statement")
-    content = {name: getattr(folds, name) for name in fields} | {"delta": options.delta if options.dp else None}
-    content["folds"] = [_summary(run) for run in folds.runs]
-    RunFolder(path).write_json("folds.json", content)
+    """What may be published in folds.json, all in private/folds.json: losses and accuracies are those of people held back."""
+    folder = RunFolder(path)
+    content = {"epsilon": folds.epsilon, "statement": folds.statement, "delta": options.delta if options.dp else None}
+    results = {"test_loss": folds.test_loss, "test_accuracy": folds.test_accuracy}
+    folder.write_json(f"{PRIVATE}/folds.json", results | content | {"folds": [_summary(run) for run in folds.runs]})
+    published = [RunFolder(run.path).read_json("summary.json") for run in folds.runs]
+    folder.write_json("folds.json", content | {"folds": published})

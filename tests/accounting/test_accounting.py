@@ -127,7 +127,8 @@ def test_the_statement_names_what_a_reader_needs() -> None:
         "Poisson sampling",
         "L2 norm 1.5",
         "3,600 steps",
-        "all checkpoints",
+        "the parameters after every step",
+        "the checkpoints of a run under way",
         "Not protected",
         "random keys",
     ):

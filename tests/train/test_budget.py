@@ -67,7 +67,7 @@ def test_a_run_that_would_overshoot_its_budget_stops_before_it_does(
     assert ended["epsilon"]["rdp"] <= 1.3
     one_more = jaxdp.accounting.epsilon(noise_multiplier=1.5, sample_rate=64 / 512, steps=run.steps + 1, delta=1e-3)
     assert one_more > 1.3
-    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    metrics = [json.loads(line) for line in (tmp_path / "run" / "private" / "metrics.jsonl").read_text().splitlines()]
     assert metrics[-1]["step"] == run.steps
     assert jaxdp.load_run(tmp_path / "run").step == run.steps
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import refused
+from command import interrupt_at_epoch_of, refused
 
 import jaxdp
 from jaxdp import cli, data
@@ -28,12 +28,20 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 def test_a_run_leaves_its_folder(small: tuple[Path, list[str]]) -> None:
     folder, _ = small
     names = {path.name for path in folder.iterdir()}
-    files = ("config.json", "metrics.jsonl", "statement.txt", "statement.json", "summary.json")
-    plots = ("metrics.png", "epsilon.png")
-    assert names == {*files, *plots, "checkpoints"}
-    for plot in plots:
+    assert names == {
+        "config.json",
+        "statement.txt",
+        "statement.json",
+        "summary.json",
+        "epsilon.png",
+        "model",
+        "private",
+    }
+    private = {path.name for path in (folder / "private").iterdir()}
+    assert private == {"run.json", "metrics.jsonl", "metrics.png", "summary.json", "lock"}
+    for plot in ("private/metrics.png", "epsilon.png"):
         assert (folder / plot).read_bytes().startswith(b"\x89PNG")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / "private" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     assert [line["step"] for line in lines] == [8, 16, 24]
     assert lines[0]["epsilon"] < lines[1]["epsilon"] < lines[2]["epsilon"] <= 3.0
@@ -50,21 +58,7 @@ def test_the_printed_epsilon_is_that_of_the_run_that_happened(small: tuple[Path,
     ledger = jaxdp.accounting.Ledger.from_dict(stored["ledger"])
     assert ledger.epsilon(delta=1e-3).epsilon == summary["epsilon"]["rdp"]
     assert f"{math.ceil(summary['epsilon']['rdp'] * 1e4) / 1e4:.4f}" in (folder / "statement.txt").read_text()
-    assert "--seed 1" in (folder / "statement.txt").read_text()
-
-
-def test_a_finished_run_holds_no_keys(small: tuple[Path, list[str]]) -> None:
-    from jaxdp.train._checkpoint import CheckpointFolder
-    from jaxdp.train._finished import _trained
-
-    config = json.loads((small[0] / "config.json").read_text())
-    _, like = _trained(config, (28, 28, 1))
-    with CheckpointFolder(small[0] / "checkpoints") as checkpoints:
-        checkpoint, damaged = checkpoints.load(like)
-    assert checkpoint is not None
-    assert checkpoint.keys_are_erased
-    assert checkpoint.state.step == 24
-    assert damaged == []
+    assert "was seeded (--seed)" in (folder / "statement.txt").read_text()
 
 
 def test_a_finished_model_comes_back(small: tuple[Path, list[str]], tfds_dir: Path) -> None:
@@ -205,9 +199,9 @@ def test_a_folder_with_a_run_is_not_written_over(
     small: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, options = small
-    before = (folder / "metrics.jsonl").read_bytes()
+    before = (folder / "private" / "metrics.jsonl").read_bytes()
     assert "holds a run already" in refused([*options, "--output", str(folder)], capsys)
-    assert (folder / "metrics.jsonl").read_bytes() == before
+    assert (folder / "private" / "metrics.jsonl").read_bytes() == before
 
 
 def test_resuming_a_finished_run_shows_it_again(
@@ -228,15 +222,15 @@ def test_resuming_with_other_options_says_what_differs(
     assert "--lr: None, 0.3" in line
 
 
-def test_resuming_on_other_data_is_refused(
-    small: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str], monkeypatch
-) -> None:
+def test_resuming_on_other_data_is_refused(tfds_dir: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     import jaxdp.train._train as train_module
 
+    interrupt_at_epoch_of(["train", "--no-dp", "--data-dir", str(tfds_dir)], 1, tmp_path / "run", monkeypatch)
+    capsys.readouterr()
     real = train_module.datasets.load
     changed = lambda *arguments: real(*arguments)._replace(train_labels=np.zeros(512, np.int32))
     monkeypatch.setattr(train_module.datasets, "load", changed)
-    assert "let anyone subtract the noise" in refused(["train", "--resume", str(small[0])], capsys)
+    assert "let anyone subtract the noise" in refused(["train", "--resume", str(tmp_path / "run")], capsys)
 
 
 @pytest.mark.parametrize("model", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])

@@ -3,21 +3,20 @@
 import json
 import sys
 
-import jax
 import numpy as np
 from rich.console import Console
 
 from ... import _checks
 from ..._errors import UsageError
+from ..._key_source import KeySource, that_matter
 from ..._options import check_seed, seeded
-from ...noise import key_from_entropy
-from ...train._folder import RunFolder
+from ...train._folder import PRIVATE, RunFolder
 from .._mechanisms import ConfidentNoisyMax
 from .._votes import check_predictions, vote_counts
 from ._options import AnalyzeOptions, LabelOptions
 from ._plots import plot_epsilon
 from ._predictions import read_labels, read_predictions
-from ._release import PRIVATE, all_figures, analysis, release, write
+from ._release import all_figures, analysis, publish, release, write
 from ._report import epsilon_table
 
 
@@ -34,22 +33,24 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
     predictions = read_predictions(options.predictions)
     mechanism = options.mechanism(len(predictions))
     folder = RunFolder.create(options.output)
-    if (folder.path / "labels.csv").exists():
-        raise UsageError(
-            f"--output={options.output} holds labels already: labelling again costs again; give another folder"
+    keys = KeySource(options.seed, ["pate label", that_matter(options)], lambda: (predictions,))
+    with folder.locked():
+        if (folder.path / "labels.csv").exists():
+            raise UsageError(
+                f"--output={options.output} holds labels already: labelling again costs again; give another folder"
+            )
+        released = release(
+            predictions,
+            np.arange(predictions.shape[1]),
+            mechanism,
+            num_classes=options.num_classes,
+            delta=options.delta,
+            key=keys.key("noise"),
+            target_epsilon=options.target_epsilon,
+            most_answers=options.max_answers,
         )
-    released = release(
-        predictions,
-        np.arange(predictions.shape[1]),
-        mechanism,
-        num_classes=options.num_classes,
-        delta=options.delta,
-        key=key_from_entropy() if options.seed is None else jax.random.key(options.seed),
-        target_epsilon=options.target_epsilon,
-        most_answers=options.max_answers,
-    )
-    notes = () if options.seed is None else (seeded("The noise", options.seed),)
-    write(released, folder, options.records, notes)
+        write(released, folder, options.records, keys.nonce("noise"))
+        publish(folder, () if options.seed is None else (seeded("The noise"),))
     console.print(check_predictions(predictions), highlight=False)
     console.print(epsilon_table(folder.read_json(f"{PRIVATE}/report.json")))
     console.print(f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}", highlight=False)
