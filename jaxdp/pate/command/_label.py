@@ -33,7 +33,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
     predictions = read_predictions(options.predictions)
     mechanism = options.mechanism(len(predictions))
     folder = RunFolder.create(options.output)
-    keys = KeySource(options.seed, ["pate label", that_matter(options)], lambda: (predictions,))
+    keys = KeySource(options.seed, ["pate label", that_matter(options)], lambda: (predictions.astype(np.int64),))
     with folder.locked():
         if (folder.path / "labels.csv").exists():
             raise UsageError(
