@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Key, UInt32
 
 
@@ -42,7 +43,7 @@ def nonce_of(key: Key[Array, ""]) -> UInt32[Array, "4"]:
         return np.frombuffer(found, ">u4", count=4).astype(np.uint32)
 
     words = jax.random.key_data(key)
-    if isinstance(words, jax.core.Tracer):
+    if isinstance(words, Tracer):
         shape = jax.ShapeDtypeStruct((4,), np.uint32)
         return jax.pure_callback(digest, shape, words, vmap_method="sequential")
     return jax.numpy.asarray(digest(np.asarray(words)))

@@ -1,4 +1,4 @@
-"""`jaxdp train` as a library: options in, a folder with model, metrics, plots, checkpoint and privacy statement out.
+"""`jaxdp train` as a library: options in, a folder with model, metrics, plots, checkpoints and privacy statement out.
 
 `TrainOptions` is what a user asks for, `_recipe` fills in what they leave open, `_problem` makes a loss and an accuracy of
 a data set and a model (`_tables` of CSV files), `_optimizer` what takes the gradients, `_loop` runs epochs, `_folds` trains one

@@ -80,8 +80,8 @@ def load_run(path: str | Path) -> FinishedRun:
         path: the run's folder.
 
     Returns:
-        A `FinishedRun`, with the final model's parameters, or those of the newest checkpoint while the run is under way. Where
-        private/ has been left out, it has no metrics, and of the results those that are published.
+        A `FinishedRun`, with the final model's parameters, or those of the newest checkpoint while the run is under way. To
+        those who can't read private/ it has no metrics, and of the results those that are published.
 
     Raises:
         UsageError: where the folder holds no run, or no checkpoint that can be read.

@@ -151,9 +151,11 @@ class RunFolder:
         return stored
 
     def options(self) -> dict[str, Any]:
-        """The options that the run was started with, as plain values; without the seed where private/ has been left out."""
+        """The options that the run was started with, as plain values; without the seed for those who can't read private/."""
         options = dict(self.read_json("config.json")["options"])
-        if (self.path / _SECRETS).exists():
+        if os.access(
+            self.path / _SECRETS, os.R_OK
+        ):  # where it isn't there, or is somebody else's, there is nothing to say
             options["seed"] = self._secrets(finished=True)["seed"]
         return options
 
@@ -165,10 +167,10 @@ class RunFolder:
     @property
     def is_trained(self) -> bool:
         """Whether model and results are there, and all that is left is to erase and to state."""
-        return (self.private / "summary.json").exists()
+        return os.access(self.private / "summary.json", os.R_OK)
 
     def summary(self) -> dict[str, Any]:
-        """The results of a finished run: all of them, or those that are published where private/ has been left out."""
+        """The results of a finished run: all of them, or those that are published for those who can't read private/."""
         return self.read_json(f"{PRIVATE}/summary.json" if self.is_trained else "summary.json")
 
     def write_json(self, name: str, content: Any) -> None:
@@ -200,7 +202,7 @@ class RunFolder:
         """The epochs recorded so far, none that ended after `up_to_step`; a line cut short by a kill is left out."""
         try:
             lines = (self.path / _METRICS).read_text().splitlines()
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             return []
         records = []
         for line in lines:

@@ -76,6 +76,33 @@ def test_a_run_leaves_its_folder_and_keeps_apart_what_is_private(finished: Path)
         assert "sanitised" not in (finished / name).read_text()
 
 
+def test_no_published_file_has_a_hash_of_the_private_records(finished: Path) -> None:
+    """With all labels known but one, such a hash would tell that one."""
+    import hashlib
+
+    from jaxdp import data
+
+    images = data.load("mnist", FIXTURES)
+    clues = []
+    for of in (images[1:5], images[1:3], images[2:3]):
+        described, plain = hashlib.sha256(), hashlib.sha256()
+        for array in of:
+            described.update(f"{array.dtype.str}{array.shape}".encode())
+            described.update(np.ascontiguousarray(array).data)
+            plain.update(np.ascontiguousarray(array).data)
+        clues += [described.digest(), plain.digest()]
+    for path in finished.rglob("*"):
+        if path.is_file() and "private" not in path.relative_to(finished).parts:
+            content = path.read_bytes()
+            assert not any(clue in content or clue.hex().encode() in content for clue in clues), path
+            assert b"train_loss" not in content, path
+            assert b"agreement" not in content, path
+    assert json.loads((finished / "private" / "run.json").read_text()) == {"seed": 3}
+    assert json.loads((finished / "config.json").read_text())["options"]["seed"] is None
+    assert not (finished / "private" / "checkpoints").exists()
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (finished / "private").rglob("*"))
+
+
 def test_the_epsilon_is_that_of_the_votes_that_were_cast(finished: Path) -> None:
     predictions = np.load(finished / "private" / "predictions.npy")
     votes = np.load(finished / "private" / "votes.npy")
@@ -140,6 +167,7 @@ def test_a_run_broken_off_at_any_stage_ends_as_one_that_was_not(
             cli.main(options(folder))
     assert exit_.value.code == 130
     assert not (folder / "summary.json").exists()
+    assert (folder / "statement.txt").exists() == (stage == "student")  # which says that keys are erased
     assert _pipeline.erase_keys is erase
     cli.main(["pate", "--resume", str(folder)])
     assert result(folder) == result(finished)
