@@ -46,7 +46,7 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
             if "test_accuracy" not in summary:
                 raise UsageError(
                     f"{path} has no accuracy: it was measured on people held back, or without privacy, and stayed in the folder "
-                    f"{PRIVATE}/, which is missing; leave this run out"
+                    f"{PRIVATE}/, which is missing or can't be read; leave this run out"
                 )
             accountant = summary.get("accountant")
             epsilon = summary["epsilon"][accountant] if accountant else None
