@@ -11,7 +11,14 @@ the accountant assumes, and an epsilon that is true of the run come out.
     print(run.statement(delta=1e-5))
 """
 
-from . import accounting as accounting, clipping as clipping, data as data, mechanisms as mechanisms, pate as pate
+from . import (
+    _interrupts as _interrupts,  # before all that takes seconds to import
+    accounting as accounting,
+    clipping as clipping,
+    data as data,
+    mechanisms as mechanisms,
+    pate as pate,
+)
 from ._errors import UsageError as UsageError
 from ._memory import StepMemory as StepMemory, largest_microbatch as largest_microbatch, step_memory as step_memory
 from ._run import DPSGD as DPSGD
