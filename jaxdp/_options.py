@@ -4,7 +4,8 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ._errors import UsageError
 
@@ -23,11 +24,32 @@ def to_dict(options: Any) -> dict[str, Any]:
 
 
 def from_dict(kind: type[Options], stored: dict[str, Any]) -> Options:
-    """The inverse of `to_dict` for options of that kind."""
+    """The inverse of `to_dict` for options of that kind; raises `UsageError` for what isn't of them."""
+    hints = get_type_hints(kind)
+    names = {field.name for field in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
+    for name, value in stored.items():
+        if name not in names or not _fits(value, hints[name]):
+            raise UsageError(
+                f"the options that the run was started with have {name}={value!r}, which is none of this version of jaxdp: bring "
+                "back the config.json that the run wrote, or start another run"
+            )
     of_paths = [field.name for field in dataclasses.fields(kind) if "Path" in str(field.type)]  # pyright: ignore[reportArgumentType]
     paths = {name: Path(stored[name]) for name in of_paths if stored.get(name)}
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
     return kind(**{**plain, **paths})
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a plain value from JSON is one of an option's."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if isinstance(value, bool):
+        return hint is bool
+    plain: dict[Any, Any] = {tuple: (list, tuple), Path: (str, Path), float: (int, float)}
+    return isinstance(value, plain.get(origin or hint, hint))
 
 
 def check_given(options: Any, check: Callable[[str, Any, str], Any], fixes: dict[str, str]) -> None:

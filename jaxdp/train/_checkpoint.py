@@ -5,7 +5,9 @@ ledger. It is written to a temporary folder and renamed, so a kill leaves the on
 one is passed over for the one before, which leads to the same result.
 """
 
+import gc
 import hashlib
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,10 +46,16 @@ class CheckpointFolder:
         self._fingerprint = fingerprint
         path: Any = self._folder  # orbax takes any path, and declares its own
         newest: Any = ocp.training.preservation_policies.LatestN(2)
-        with _orbax():
-            self._checkpointer = ocp.training.Checkpointer(
-                path, preservation_policy=newest, cleanup_tmp_directories=True
-            )
+        try:
+            with _orbax():
+                self._checkpointer = ocp.training.Checkpointer(
+                    path, preservation_policy=newest, cleanup_tmp_directories=True
+                )
+        except Exception as error:  # orbax reads every checkpoint's description, and raises what it likes
+            raise UsageError(
+                f"{self._folder} can't be opened ({_reason(error)}): see that it is a folder to write to, with checkpoints as "
+                "they were written; or start the run anew in another folder"
+            ) from error
 
     def __enter__(self) -> "CheckpointFolder":
         return self
@@ -78,13 +86,14 @@ class CheckpointFolder:
         """
         damaged = []
         for step in sorted((found.step for found in self._checkpointer.checkpoints), reverse=True):
-            try:
-                return self._load_step(step, like), damaged
-            except UsageError:
-                raise
-            except Exception as error:  # orbax and tensorstore raise what they like on damaged files
-                reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-                damaged.append(f"checkpoint {self._folder / str(step)} is damaged ({reason})")
+            with _orbax():
+                try:
+                    return self._load_step(step, like), damaged
+                except UsageError:
+                    raise
+                except Exception as error:  # orbax and tensorstore raise what they like on damaged files
+                    damaged.append(f"checkpoint {self._folder / str(step)} is damaged ({_reason(error)})")
+                gc.collect()  # of reads that failed beside the first, asyncio tells when they are collected: here
         if damaged:
             raise UsageError(
                 "; ".join(damaged) + ": none can be read, so the run can't go on; start it anew in another folder"
@@ -149,9 +158,19 @@ def _digest(arrays: Any) -> str:
     return digest.hexdigest()
 
 
+def _reason(error: Exception) -> str:
+    """The first line of what an error says."""
+    return str(error).splitlines()[0][:200] if str(error).strip() else type(error).__name__
+
+
 @contextmanager
 def _orbax() -> Iterator[None]:
-    """Orbax warns of things that don't concern a run on one host."""
+    """Orbax warns of things that don't concern a run on one host, and logs what it raises as well; both are kept quiet."""
+    silent_below = logging.root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(silent_below)

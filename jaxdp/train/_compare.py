@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from .._errors import UsageError
-from ._folder import RunFolder
+from ._folder import RunFolder, as_written
 
 _SHOWN = (
     "model",
@@ -43,9 +43,12 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
             )
         for path in finished:
             summary = RunFolder(path).read_json("summary.json")
-            accountant = summary.get("accountant")
-            epsilon = summary["epsilon"][accountant] if accountant else None
-            shown = {name: summary.get(name) for name in _SHOWN}
+            with as_written(path / "summary.json"):
+                accountant = summary.get("accountant")
+                epsilon = float(summary["epsilon"][accountant]) if accountant else None
+                shown = {name: summary.get(name) for name in _SHOWN}
+                for name in ("test_accuracy", "seconds", *(("delta",) if accountant else ())):
+                    shown[name] = float(shown[name])
             runs.append({"name": path.resolve().name, "epsilon": epsilon, "accountant": accountant, **shown})
     return sorted(runs, key=lambda run: -run["test_accuracy"])
 

@@ -86,16 +86,19 @@ def load_run(path: str | Path) -> FinishedRun:
         labels = run.predict(images).argmax(axis=1)
     """
     from ._checkpoint import CheckpointFolder
-    from ._folder import RunFolder
+    from ._folder import RunFolder, as_written
     from ._optimizer import params_of
 
     folder = RunFolder.existing(Path(path))
     config = folder.read_json("config.json")
-    described = config["model"]
-    table = "encoding" in described
-    shape = (described["features"],) if table else tuple(described["image_shape"])
-    of_pate = config.get("command") == "pate"
-    model, like = _student(config, shape) if of_pate else _trained(config, shape)
+    with as_written(folder.path / "config.json"):
+        described = config["model"]
+        table = "encoding" in described
+        shape = (described["features"],) if table else tuple(described["image_shape"])
+        of_pate = config.get("command") == "pate"
+        model, like = _student(config, shape) if of_pate else _trained(config, shape)
+        encoding = Encoding.from_dict(described["encoding"]) if table else None
+        target_names = tuple(described["targets"]) if table else None
     with CheckpointFolder(folder.checkpoints) as checkpoints:
         checkpoint, _ = checkpoints.load(like)
     if checkpoint is None:
@@ -108,15 +111,15 @@ def load_run(path: str | Path) -> FinishedRun:
         path=folder.path,
         options=config["options"],
         summary=folder.read_json("summary.json") if finished else None,
-        statement=statement.read_text() if finished and statement.exists() else None,
+        statement=statement.read_text("utf-8") if finished and statement.exists() else None,
         params=checkpoint.state.params[1] if of_pate else params_of(checkpoint.state),
         step=checkpoint.state.step,
         metrics=folder.metrics(),
         input_shape=shape,
         _probabilities=model.probabilities,
-        encoding=Encoding.from_dict(described["encoding"]) if table else None,
+        encoding=encoding,
         id_name=described.get("id"),
-        target_names=tuple(described["targets"]) if table else None,
+        target_names=target_names,
     )
 
 

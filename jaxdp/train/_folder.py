@@ -12,6 +12,8 @@ checkpoints/     the newest checkpoint (two while training)
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,20 @@ _ROOM_NEEDED = 64 * 2**20
 def new_path(name: str) -> Path:
     """Where a run of that name that begins now goes."""
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+@contextmanager
+def as_written(path: Path) -> Iterator[None]:
+    """Reading what a run wrote to `path`: raises `UsageError` where it has another shape."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        said = (str(error).splitlines() or [""])[0][:200]
+        raise UsageError(
+            f"{path} is not as a run writes it ({type(error).__name__}: {said}): bring back the run's own folder"
+        ) from error
 
 
 class RunFolder:
@@ -40,7 +56,7 @@ class RunFolder:
         """A new folder, made and tried for writing.
 
         Raises:
-            UsageError: where there is a run already, no right to write, or less than 64 MiB of room.
+            UsageError: where there is a run already or anything else, no right to write, or less than 64 MiB of room.
         """
         folder = cls(path)
         if (path / "config.json").exists():
@@ -49,6 +65,10 @@ class RunFolder:
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
+            if (found := next(path.iterdir(), None)) is not None:
+                raise UsageError(
+                    f"--output={path} holds {found.name}, which is no run's: give a new folder, or an empty one"
+                )
             with tempfile.TemporaryFile(dir=path) as file:
                 file.write(b"room?")
         except OSError as error:
@@ -76,20 +96,20 @@ class RunFolder:
         """Write a text file, all or nothing."""
         target = self.path / name
         temporary = target.with_name(f".{target.name}.tmp")
-        temporary.write_text(content)
+        temporary.write_text(content, "utf-8")
         temporary.replace(target)
 
     def read_json(self, name: str) -> Any:
         """The content of a JSON file; raises `UsageError` where it is missing or damaged."""
         try:
-            return json.loads((self.path / name).read_text())
+            return json.loads((self.path / name).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise UsageError(f"{self.path / name} can't be read ({error}): the run's folder is damaged") from error
 
     def metrics(self, up_to_step: int | None = None) -> list[dict[str, Any]]:
         """The epochs recorded so far, none that ended after `up_to_step`; a line cut short by a kill is left out."""
         try:
-            lines = (self.path / "metrics.jsonl").read_text().splitlines()
+            lines = (self.path / "metrics.jsonl").read_text("utf-8").splitlines()
         except FileNotFoundError:
             return []
         records = []
@@ -98,6 +118,7 @@ class RunFolder:
                 records.append(json.loads(line))
             except ValueError:
                 break
+        records = [record for record in records if isinstance(record, dict) and "step" in record]
         return [record for record in records if up_to_step is None or record["step"] <= up_to_step]
 
     def keep_metrics(self, records: list[dict[str, Any]]) -> None:
@@ -106,5 +127,5 @@ class RunFolder:
 
     def add_metrics(self, record: dict[str, Any]) -> None:
         """Record one more epoch."""
-        with (self.path / "metrics.jsonl").open("a") as file:
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")

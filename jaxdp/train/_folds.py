@@ -1,5 +1,6 @@
 """K-fold evaluation: K models, each on the records that the others' parts leave, and what all of them cost together."""
 
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from .._errors import UsageError
+from .._interrupts import resumable, stop_here
 from ..accounting import Ledger, rounded_up
 from ._finished import FinishedRun
 from ._folder import RunFolder, new_path
@@ -51,18 +54,29 @@ def train_folds(options: TrainOptions, console: Console | None = None) -> Folds:
     assert options.folds is not None
     console = console or Console()
     path = options.resume or options.output or new_path(f"{options.dataset}-{options.architecture}")
+    _check_folder(path)
     runs = []
-    for fold in range(1, options.folds + 1):
-        console.print(f"fold {fold} of {options.folds}", highlight=False)
-        folder = path / f"fold-{fold}"
-        begun = (folder / "config.json").exists()
-        runs.append(train(replace(options, fold=fold, output=folder, resume=folder if begun else None), console))
+    with resumable(f"the same command with --output {shlex.quote(str(path))}"):
+        for fold in range(1, options.folds + 1):
+            stop_here()
+            console.print(f"fold {fold} of {options.folds}", highlight=False)
+            folder = path / f"fold-{fold}"
+            begun = (folder / "config.json").exists()
+            runs.append(train(replace(options, fold=fold, output=folder, resume=folder if begun else None), console))
     folds = _put_together(options, tuple(runs))
     _write(path, options, folds)
     console.print(two_columns(f"jaxdp: {options.folds} folds of {_summary(runs[0])['dataset']}", _rows(folds)))
     if folds.statement is not None:
         console.print(folds.statement, highlight=False, soft_wrap=True)
     return folds
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a folder with anything that isn't of such an evaluation."""
+    begun = any(path.glob("fold-*/config.json"))
+    found = [] if begun or not path.is_dir() else list(path.iterdir())
+    if foreign := [each.name for each in found if not each.name.startswith("fold-")]:
+        raise UsageError(f"--output={path} holds {foreign[0]}, which is no run's: give a new folder, or an empty one")
 
 
 def _put_together(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> Folds:

@@ -1,7 +1,6 @@
 """The problem that a table poses: which records to train on, how they are encoded, and what encoding them cost."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ from .. import data as datasets
 from .._errors import UsageError
 from ..accounting import Ledger
 from ..data._csv import header_of
+from ..data._table import MOA_CATEGORIES
 from ..noise import key_from_entropy
+from ._folder import RunFolder, as_written
 from ._options import TrainOptions
 from ._problem import Classifier, Problem, classifier
 from ._recipe import adjacency_of
@@ -31,6 +32,7 @@ def table_problem(options: TrainOptions) -> Problem:
     assert options.features is not None
     assert options.targets is not None
     columns = datasets.chosen_columns(options.features, options.columns)
+    _check_categories(options)
     categories = datasets.declared_categories(options.categories, columns)
     raw = datasets.read_columns(options.features, columns, categories)
     datasets.refuse_constant(raw, options.features)
@@ -56,6 +58,18 @@ def table_problem(options: TrainOptions) -> Problem:
         ),  # bounds that are estimated differ from run to run
         spent=ledger,
     )
+
+
+def _check_categories(options: TrainOptions) -> None:
+    """Refuse categories of a column that isn't there or has some already; the default ones are of one competition's files."""
+    given = [text.partition("=")[0] for text in options.categories if text not in MOA_CATEGORIES]
+    header = header_of(options.features)[1:] if options.features else []
+    for name in given:
+        if name not in header or given.count(name) > 1:
+            why = "twice" if name in header else f"and {options.features} has no such column"
+            raise UsageError(
+                f"--categories are given of {name!r}, {why}: name each column of text once, such as sex=f,m"
+            )
 
 
 def table_model(options: TrainOptions, described: dict[str, Any]) -> Classifier:
@@ -106,5 +120,6 @@ def _bounds(options: TrainOptions, raw: datasets.Columns, train: np.ndarray) -> 
 
 
 def _released(folder: Path) -> tuple[datasets.Bounds, Ledger]:
-    described = json.loads((folder / "config.json").read_text())["model"]
-    return datasets.Encoding.from_dict(described["encoding"]).bounds, Ledger()
+    config = RunFolder.existing(folder).read_json("config.json")
+    with as_written(folder / "config.json"):
+        return datasets.Encoding.from_dict(config["model"]["encoding"]).bounds, Ledger()

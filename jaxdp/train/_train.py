@@ -3,6 +3,7 @@
 import hashlib
 import importlib.metadata
 import json
+import shlex
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,20 +16,21 @@ from rich.console import Console
 from .. import _options, data as datasets
 from .._device import in_words, use_device
 from .._errors import UsageError
+from .._interrupts import resumable
 from .._run import DPSGD
 from .._step import TrainState
 from ..accounting import Ledger, statement
 from ..noise import key_from_entropy
 from ._checkpoint import Checkpoint, CheckpointFolder
 from ._finished import FinishedRun, load_run
-from ._folder import RunFolder, new_path
+from ._folder import RunFolder, as_written, new_path
 from ._loop import Loop, Totals
 from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
 from ._plots import plot_epsilon, plot_metrics
 from ._problem import Classifier, Problem, classifier
-from ._recipe import Plan, settle
+from ._recipe import Plan, cut_nearly_always, settle
 from ._report import ProgressDisplay, progress_display, status_line, summary_table
 from ._tables import table_problem
 
@@ -63,9 +65,12 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
     if plan.steps < plan.asked:
         line = f"stopping after {plan.steps} of {plan.asked} steps, before --target-epsilon {options.target_epsilon} is overshot"
         console.print(line, highlight=False, soft_wrap=True)
+    if plan.run is not None and (warning := cut_nearly_always(plan.run)):
+        console.print(warning, highlight=False, soft_wrap=True)
     job = _Job(options, plan, spent_before, folder, problem, device, console, started)
     run_fingerprint = hashlib.sha256(json.dumps(folder.read_json("config.json")).encode()).hexdigest()
-    with CheckpointFolder(folder.checkpoints, run_fingerprint) as checkpoints:
+    go_on = resumable(f"jaxdp train --resume {shlex.quote(str(folder.path))}")
+    with go_on, CheckpointFolder(folder.checkpoints, run_fingerprint) as checkpoints:
         job.run(checkpoints)
     return load_run(folder.path)
 
@@ -243,7 +248,7 @@ class _Job:
     def _show(self) -> None:
         self.console.print(summary_table(self.folder.read_json("summary.json")))
         if self.plan.run is not None:
-            self.console.print((self.folder.path / "statement.txt").read_text(), highlight=False, soft_wrap=True)
+            self.console.print((self.folder.path / "statement.txt").read_text("utf-8"), highlight=False, soft_wrap=True)
 
 
 def _path_for(options: TrainOptions) -> Path:
@@ -259,7 +264,7 @@ def read_ledger(path: Path | None) -> Ledger:
     if path is None:
         return Ledger()
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"--ledger={path} can't be read ({error}): give the statement.json of a run, or a ledger's to_dict() as JSON"
@@ -306,10 +311,11 @@ def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: L
 def _stored_plan(folder: RunFolder, options: TrainOptions, fingerprint: str) -> tuple[Plan, Ledger]:
     """The plan that the run was started with, and what had been spent before; refuses other options and other data."""
     config = folder.read_json("config.json")
-    _options.check_resumed(folder.path, config, options, fingerprint)
-    stored = config["plan"]
-    run = DPSGD(**stored["run"]) if stored["run"] else None
-    return Plan(**{**stored, "run": run}), Ledger.from_dict(config["spent_before"])
+    with as_written(folder.path / "config.json"):
+        _options.check_resumed(folder.path, config, options, fingerprint)
+        stored = config["plan"]
+        run = DPSGD(**stored["run"]) if stored["run"] else None
+        return Plan(**{**stored, "run": run}), Ledger.from_dict(config["spent_before"])
 
 
 def _fields(run: DPSGD) -> dict[str, Any]:

@@ -244,7 +244,7 @@ def test_what_a_user_got_wrong_is_told(finished: Path, tmp_path: Path, capsys: p
         ({"teacher-batch-size": 65}, "batch_size=65 exceeds the 64 records of a teacher"),
         ({"queries": 116}, "--queries=116 exceeds the 115 public images"),
         ({"public": 128}, "leaves none of the 128 test images"),
-        ({"gamma": 0.1}, "--gamma=0.1 is not a parameter of --aggregator confident"),
+        ({"gamma": 0.1}, "--gamma=0.1 has no effect with --aggregator confident"),
         ({"sigma-max": -1}, "--sigma-max=-1.0 must be above 0"),
         ({"delta": 0.01}, "delta=0.01 is not below 1/512"),
         ({"target-epsilon": 0.001}, "doesn't pay for one answer"),

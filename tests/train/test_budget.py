@@ -121,7 +121,8 @@ def test_compare_shows_runs_by_accuracy_and_refuses_a_folder_without_any(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cli.main(options(tmp_path / "private", "--epochs", "1"))
-    cli.main(options(tmp_path / "plain", "--epochs", "1", "--no-dp"))
+    plain = ["train", "--data-dir", str(FIXTURES), "--epochs", "1", "--batch-size", "64", "--no-dp"]
+    cli.main([*plain, "--output", str(tmp_path / "plain")])
     capsys.readouterr()
     cli.main(["compare", str(tmp_path / "private"), str(tmp_path), "--output", str(tmp_path / "c.png"), "--json"])
     runs = json.loads(capsys.readouterr().out)

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from ... import _checks
 from ..._errors import UsageError
-from ..._options import check_seed, seeded
+from ..._options import check_given, check_seed, seeded
+from ..._outputs import check_output
 from ...noise import key_from_entropy
 from ...train._folder import RunFolder
 from .._mechanisms import ConfidentNoisyMax
@@ -29,15 +30,17 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
     """
     console = console or Console()
     options.check_without_student()
+    check_given(options, _checks.positive, {"target_epsilon": "give a privacy budget such as 2.0"})
+    check_given(options, _checks.count, {"max_answers": "give a cap on the answers"})
     check_seed(options.seed)
     _checks.delta(options.delta, _checks.count("--records", options.records, "give the number of private records"))
     predictions = read_predictions(options.predictions)
     mechanism = options.mechanism(len(predictions))
-    folder = RunFolder.create(options.output)
-    if (folder.path / "labels.csv").exists():
+    if (options.output / "labels.csv").exists():
         raise UsageError(
             f"--output={options.output} holds labels already: labelling again costs again; give another folder"
         )
+    folder = RunFolder.create(options.output)
     released = release(
         predictions,
         np.arange(predictions.shape[1]),
@@ -62,6 +65,8 @@ def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> Non
         UsageError: for options or files that don't fit each other.
     """
     options.check_without_student()
+    if options.plot is not None:
+        check_output("--plot", options.plot, overwrite=options.overwrite, suffixes=(".png",))
     predictions = read_predictions(options.predictions)
     mechanism = options.mechanism(len(predictions))
     asked, answered = np.arange(predictions.shape[1]), np.ones(predictions.shape[1], bool)

@@ -6,6 +6,7 @@ teachers and of the noise are erased, and nothing remains with which the noise c
 """
 
 import importlib.metadata
+import shlex
 import time
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -21,10 +22,11 @@ from rich.console import Console
 from ... import _checks, _options, data as datasets
 from ..._device import in_words, use_device
 from ..._errors import UsageError
+from ..._interrupts import asked_to_stop, resumable, stop_here
 from ...noise import key_from_entropy
 from ...train._checkpoint import Checkpoint, CheckpointFolder
 from ...train._finished import FinishedRun, load_run
-from ...train._folder import RunFolder, new_path
+from ...train._folder import RunFolder, as_written, new_path
 from ...train._loop import Loop, Totals
 from ...train._problem import Classifier, evaluate
 from ...train._report import progress_display
@@ -72,10 +74,12 @@ def run_pate(options: PateOptions, console: Console | None = None) -> FinishedRu
         _start(folder, options, data, fingerprint)
     else:
         folder = RunFolder.existing(options.resume)
-        _options.check_resumed(folder.path, folder.read_json("config.json"), options, fingerprint)
+        with as_written(folder.path / "config.json"):
+            _options.check_resumed(folder.path, folder.read_json("config.json"), options, fingerprint)
     job = _Job(options, folder, data, public, device, console or Console(), time.perf_counter())
     if not (folder.path / "summary.json").exists():
-        job.run()
+        with resumable(f"jaxdp pate --resume {shlex.quote(str(folder.path))}"):
+            job.run()
     job.show()
     return load_run(folder.path)
 
@@ -129,9 +133,10 @@ class _Job:
             for part in ensemble.train(left.tolist()):
                 found[left[: len(part)]] = part
                 left, done = left[len(part) :], done + len(part)
-                if time.monotonic() - saved_at > _SECONDS_BETWEEN_SAVES or not len(left):
+                if time.monotonic() - saved_at > _SECONDS_BETWEEN_SAVES or not len(left) or asked_to_stop():
                     save_array(path, found)
                     saved_at = time.monotonic()
+                    stop_here()
                 display.update(done, "teachers trained")
             accuracy = np.mean(found == self.data.test_labels[self._queries], axis=1)
             display.end_of_epoch(
@@ -176,6 +181,7 @@ class _Job:
         on_device = jnp.asarray(images)
         with progress_display(self.console, steps, 0) as display:
             for made in range(steps):
+                stop_here()
                 state, _ = step.many(state, on_device, num_steps=1)
                 if display.due():
                     jax.block_until_ready(state.params)
@@ -263,7 +269,7 @@ class _Job:
         """Show what came out, to whoever started the run."""
         private = self.folder.read_json(f"{PRIVATE}/report.json")
         self.console.print(summary_table(self.folder.read_json("summary.json"), private))
-        self.console.print((self.folder.path / "statement.txt").read_text(), highlight=False, soft_wrap=True)
+        self.console.print((self.folder.path / "statement.txt").read_text("utf-8"), highlight=False, soft_wrap=True)
 
 
 def _public(options: PateOptions, data: datasets.Dataset) -> int:
