@@ -88,7 +88,7 @@ def _private(
         noise_multiplier=1.0,
         microbatch_size=microbatch_size,
     )
-    step = run.make_step(model.loss, optax.sgd(0.1, momentum=0.9), has_aux=True)
+    step = run.make_step(model.loss, optax.sgd(0.1, momentum=0.9), has_aux=True, self_check=False)
     step._grad_fn = replace(step._grad_fn, method=method)
     name = "private, as it comes" if microbatch_size is None else f"private, microbatch {microbatch_size}"
     name += f", {options.steps} steps a program" if together else "" if method == "auto" else f", {method}"

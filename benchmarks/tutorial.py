@@ -73,7 +73,9 @@ def by_jaxdp(repeats: int) -> dict[str, Any]:
             started = time.perf_counter()
             subprocess.run([*command, "--output", run], check=True, capture_output=True)
             seconds.append(time.perf_counter() - started)
-            accuracies.append(json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["test_accuracy"])
+            accuracies.append(
+                json.loads((run / "private" / "metrics.jsonl").read_text().splitlines()[-1])["test_accuracy"]
+            )
         epsilon = json.loads((Path(room) / "0" / "statement.json").read_text())["epsilon"]
     return {
         "seconds": statistics.median(seconds),

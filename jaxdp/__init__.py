@@ -11,13 +11,25 @@ the accountant assumes, and an epsilon that is true of the run come out.
     print(run.statement(delta=1e-5))
 """
 
-from . import accounting as accounting, clipping as clipping, data as data, mechanisms as mechanisms, pate as pate
+from . import (
+    _interrupts as _interrupts,  # before all that takes seconds to import
+    accounting as accounting,
+    clipping as clipping,
+    data as data,
+    mechanisms as mechanisms,
+    pate as pate,
+)
 from ._errors import UsageError as UsageError
 from ._memory import StepMemory as StepMemory, largest_microbatch as largest_microbatch, step_memory as step_memory
 from ._run import DPSGD as DPSGD
 from ._step import PrivateStep as PrivateStep, StepMetrics as StepMetrics, TrainState as TrainState
 from ._validate import Obstacle as Obstacle, Validation as Validation, validate as validate
-from .clipping import ClippedGrads as ClippedGrads, clipped_grad as clipped_grad, per_example_grads as per_example_grads
+from .clipping import (
+    ClippedGrads as ClippedGrads,
+    Shared as Shared,
+    clipped_grad as clipped_grad,
+    per_example_grads as per_example_grads,
+)
 from .noise import key_from_entropy as key_from_entropy
 from .sampling import (
     PoissonSampler as PoissonSampler,

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from . import _checks
 from ._errors import UsageError
-from .clipping import check_batch, clipped_grad, takes_rng
+from .clipping import check_batch, check_params, clipped_grad, takes_rng
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ def step_memory(
     Raises:
         UsageError: as `jaxdp.clipped_grad` does.
     """
+    for name, value in {"methods": methods, "microbatch_sizes": microbatch_sizes}.items():
+        _checks.instance(name, value, list | tuple, "give a list of them")
     return tuple(
         StepMemory(method, rows, _temporary_bytes(loss_fn, params, batch, method, rows, has_aux))
         for method in methods
@@ -106,7 +109,9 @@ def _temporary_bytes(
     loss_fn: Callable[..., Any], params: Any, batch: Any, method: str, rows: int | None, has_aux: bool
 ) -> int:
     grad_fn = clipped_grad(loss_fn, clip_norm=1.0, method=method, microbatch_size=rows, has_aux=has_aux)
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (params, batch))
+    check_params(params)
+    check_batch(batch)
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf)), (params, batch))
     keys = {"rng": jax.random.key(0)} if takes_rng(loss_fn) else {}
     analysis: Any = jax.jit(grad_fn).lower(*shapes, **keys).compile().memory_analysis()
     return int(analysis.temp_size_in_bytes)

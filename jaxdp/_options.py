@@ -4,7 +4,8 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ._errors import UsageError
 
@@ -22,12 +23,37 @@ def to_dict(options: Any) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(options), default=str))
 
 
+def of_paths(kind: Any) -> list[str]:
+    """The names of those options that are paths."""
+    return [field.name for field in dataclasses.fields(kind) if "Path" in str(field.type)]
+
+
 def from_dict(kind: type[Options], stored: dict[str, Any]) -> Options:
-    """The inverse of `to_dict` for options of that kind."""
-    of_paths = [field.name for field in dataclasses.fields(kind) if "Path" in str(field.type)]  # pyright: ignore[reportArgumentType]
-    paths = {name: Path(stored[name]) for name in of_paths if stored.get(name)}
+    """The inverse of `to_dict` for options of that kind; raises `UsageError` for what isn't of them."""
+    hints = get_type_hints(kind)
+    names = {field.name for field in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
+    for name, value in stored.items():
+        if name not in names or not _fits(value, hints[name]):
+            raise UsageError(
+                f"the options that the run was started with have {name}={value!r}, which is none of this version of jaxdp: bring "
+                "back the config.json that the run wrote, or start another run"
+            )
+    paths = {name: Path(stored[name]) for name in of_paths(kind) if stored.get(name)}
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
     return kind(**{**plain, **paths})
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a plain value from JSON is one of an option's."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if isinstance(value, bool):
+        return hint is bool
+    plain: dict[Any, Any] = {tuple: (list, tuple), Path: (str, Path), float: (int, float)}
+    return isinstance(value, plain.get(origin or hint, hint))
 
 
 def check_given(options: Any, check: Callable[[str, Any, str], Any], fixes: dict[str, str]) -> None:
@@ -49,14 +75,17 @@ def check_seed(seed: int | None) -> None:
         raise UsageError(f"--seed={seed} must lie between 0 and 2^32 - 1")
 
 
-def seeded(what: str, seed: int) -> str:
-    """What a statement says of a seed."""
-    return f"{what} was seeded (--seed {seed}): to whoever knows the seed it is not private."
+def seeded(what: str) -> str:
+    """What a statement says of a seed, without the seed."""
+    return (
+        f"{what} was seeded (--seed): to whoever knows the seed, or tries all 2^32, it is not private. Its random keys follow "
+        "from the seed, so that they can't be erased."
+    )
 
 
-def check_resumed(folder: Path, config: dict[str, Any], options: Any, fingerprint: str) -> None:
-    """Refuse to go on with a run under other options than it was started with, or with other data."""
-    started = from_dict(type(options), config["options"])
+def check_resumed(folder: Path, stored: dict[str, Any], options: Any) -> None:
+    """Refuse to go on with a run under other options than it was started with."""
+    started = from_dict(type(options), stored)
     differences = [
         f"{flag(field.name)}: {getattr(started, field.name)}, {getattr(options, field.name)}"
         for field in dataclasses.fields(options)
@@ -66,9 +95,4 @@ def check_resumed(folder: Path, config: dict[str, Any], options: Any, fingerprin
         raise UsageError(
             f"--resume {folder}: the options differ from those the run was started with ({'; '.join(differences)}): "
             "leave them out to go on, or start another run in another folder"
-        )
-    if config["data_fingerprint"] != fingerprint:
-        raise UsageError(
-            f"--resume {folder}: the data are not those the run was started with; the same keys on other data would let anyone "
-            "subtract the noise. Bring back the data, or start another run in another folder"
         )

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from ._outputs import written
+
 
 def new_figure(width: float) -> Any:
     """An empty matplotlib figure of `width` inches."""
@@ -16,6 +18,5 @@ def new_figure(width: float) -> Any:
 
 def save_figure(figure: Any, path: Path) -> None:
     """Write the picture, all or nothing."""
-    temporary = path.with_suffix(".tmp.png")
-    figure.savefig(temporary, dpi=120)
-    temporary.replace(path)
+    with written(path) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")

@@ -4,21 +4,36 @@ Each describes a run, asks every accountant that can account it, and shows the a
 """
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
 from . import _checks, accounting
+from ._effects import Effect, check_effects
 from ._errors import UsageError
 from ._run import DPSGD
-from .train._recipe import adjacency_of, steps_per_epoch
+from .train._recipe import adjacency_of, cut_nearly_always, steps_per_epoch
 
 _MOST_STEPS = 2**24
 _NAMES = {"rdp": "RDP (dp-accounting)", "pld": "PLD (dp-accounting, tighter)", "classic": "RDP, classic conversion"}
+_EPOCHS = 15
+_TRUNCATION = Effect(
+    ("truncated_batch_size",),
+    lambda run: run.sampling == "truncated_poisson",
+    lambda run: f"with --sampling {run.sampling}, which cuts no batch",
+    ", or give --sampling truncated_poisson",
+)
+_LENGTH = Effect(
+    ("epochs",),
+    lambda run: run.steps is None,
+    lambda run: f"beside --steps={run.steps}, which is given instead",
+    ", or --steps",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +54,7 @@ class SampledOptions:
     """L2 norm to which each example's gradient is clipped; named in the statement, without influence on epsilon"""
     json: bool = False
     """print JSON"""
+    effects: ClassVar[tuple[Effect, ...]] = (_TRUNCATION,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +65,11 @@ class _Sized(SampledOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class _Timed(_Sized):
-    epochs: int = 15
-    """passes over the data, of round(examples / batch size) steps each"""
+    epochs: int | None = None
+    """passes over the data, of round(examples / batch size) steps each; 15 by default"""
     steps: int | None = None
     """number of steps, instead of epochs"""
+    effects: ClassVar[tuple[Effect, ...]] = (_TRUNCATION, _LENGTH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +116,8 @@ Question = EpsilonOptions | NoiseOptions | StepsOptions | BatchSizeOptions
 
 
 def answer(options: Question) -> None:
-    """Print the answer to a question."""
+    """Print the answer to a question; raises `UsageError` where there is none, or an option has no effect on it."""
+    check_effects(options)
     if isinstance(options, EpsilonOptions):
         run = _run(options, options.noise_multiplier, options.batch_size, _steps(options))
         _print(options, "epsilon", run, lambda name: (run.epsilon(delta=options.delta, accountant=name), run))
@@ -127,7 +145,8 @@ def answer(options: Question) -> None:
 def _steps(options: EpsilonOptions | NoiseOptions) -> int:
     examples = _checks.count("--examples", options.examples, "give the number of training examples")
     batch_size = _checks.count("--batch-size", options.batch_size, "give the expected number of examples a step")
-    epochs = _checks.count("--epochs", options.epochs, "give the number of passes over the data")
+    epochs = _EPOCHS if options.epochs is None else options.epochs
+    epochs = _checks.count("--epochs", epochs, "give the number of passes over the data")
     if options.steps is not None:
         return _checks.count("--steps", options.steps, "give the number of steps")
     return epochs * steps_per_epoch(examples, batch_size, options.sampling)
@@ -167,10 +186,22 @@ def _run(options: Question, noise_multiplier: float, batch_size: int, steps: int
 
 def _print(options: Question, quantity: str, run: DPSGD, ask: Callable[[str], tuple[Any, DPSGD]]) -> None:
     """Ask every accountant that can account the run; show the answers, and the statement of the first one's run."""
-    found = {name: ask(name) for name in run.accountants}
-    orders = {name: answered.spent(delta=options.delta, accountant=name).order for name, (_, answered) in found.items()}
+    found, spent, refused = {}, {}, {}
+    for name in run.accountants:
+        try:
+            found[name] = ask(name)
+            spent[name] = found[name][1].spent(delta=options.delta, accountant=name)
+        except accounting.TooLargeError as error:
+            found.pop(name, None)
+            refused[name] = error
+    if not found:
+        raise next(iter(refused.values()))
+    orders = {name: each.order for name, each in spent.items()}
+    coarse = {name: each.interval for name, each in spent.items() if each.interval is not None}
     _, shown = next(iter(found.values()))
     statement = shown.statement(delta=options.delta)
+    if warning := cut_nearly_always(shown):
+        print(warning, file=sys.stderr)
     if options.json:
         described: dict[str, Any] = {
             "steps": shown.steps,
@@ -182,6 +213,9 @@ def _print(options: Question, quantity: str, run: DPSGD, ask: Callable[[str], tu
             "statement": statement,
         }
         described[quantity] = {name: value for name, (value, _) in found.items()}
+        if coarse or refused:
+            described["upper_bounds_in_steps_of"] = coarse
+            described["refused"] = {name: str(error) for name, error in refused.items()}
         print(json.dumps(described, indent=2))
         return
     console = Console()
@@ -190,11 +224,11 @@ def _print(options: Question, quantity: str, run: DPSGD, ask: Callable[[str], tu
         table.add_column(heading)
     for name in accounting.ACCOUNTANTS:
         if name not in found:
-            table.add_row(_NAMES[name], "not for this run", "")
+            table.add_row(_NAMES[name], "too much to compute" if name in refused else "not for this run", "")
             continue
         value, order = found[name][0], orders[name]
         table.add_row(
-            _NAMES[name],
+            _NAMES[name] + (f", an upper bound in coarse steps of {coarse[name]:g}" if name in coarse else ""),
             f"{value:.5f}" if isinstance(value, float) else f"{value:,}",
             "" if order is None else f"{order:g}",
         )

@@ -177,9 +177,12 @@ class DPSGD:
             return accounting.truncated_poisson_event(**sampled, **most)
         return accounting.poisson_event(**sampled)
 
-    def ledger(self, steps: int | None = None) -> accounting.Ledger:
-        """The run as a ledger of one entry, for as many of its steps as were made; all by default."""
-        made = self.steps if steps is None else steps
+    def ledger(self, steps: int | None = None, *, nonce: str | None = None) -> accounting.Ledger:
+        """The run as a ledger of one entry, for as many of its steps as were made; all by default.
+
+        `nonce`, if given, names the run's noise, so that no ledger counts one noise as two; `TrainState.ledger` does that.
+        """
+        made = self.steps if steps is None else _checks.whole("steps", steps, "give a number of the run's steps")
         ledger = accounting.Ledger(adjacency=self.adjacency, unit=self.unit)
         if made == 0:
             return ledger
@@ -189,7 +192,7 @@ class DPSGD:
             "shuffle": "shuffled epochs",
         }
         label = f"{made:,} steps of DP-SGD ({how[self.sampling]}, noise multiplier {self.noise_multiplier:g})"
-        return ledger.add(self.event_of(made), label)
+        return ledger.add(self.event_of(made), label, nonce=nonce)
 
     @property
     def accountants(self) -> tuple[str, ...]:
@@ -246,8 +249,9 @@ class DPSGD:
     ) -> accounting.Budget:
         _checks.delta(delta, self.num_examples)
         own = self.ledger(0)
-        own.check_like(ledger or own)
-        before = own.extend(ledger or own)
+        before = own if ledger is None else ledger
+        own.check_like(before)
+        before = own.extend(before)
         return accounting.Budget(epsilon=epsilon, delta=delta, accountant=accountant, ledger=before)
 
     def as_poisson(self) -> "DPSGD":
@@ -300,7 +304,7 @@ class DPSGD:
         return self.noise_multiplier
 
     def sampler(self, key: Key[Array, ""], *, capacity: int = 0) -> Sampler:
-        """The batches of the run, as padded indices and masks for arrays of the user's own.
+        """The batches of the run, for arrays of the user's own: `for batch, mask in run.sampler(key).take((X, Y))`.
 
         Args:
             key: scalar key, used for sampling and nothing else.
@@ -308,7 +312,8 @@ class DPSGD:
                 come in a longer batch, never cut. Other samplings have batches of one size.
 
         Returns:
-            A `PoissonSampler`, `TruncatedPoissonSampler` or `ShuffledSampler`: `for indices, mask in run.sampler(key)`.
+            A `PoissonSampler`, `TruncatedPoissonSampler` or `ShuffledSampler`. Its `take` checks that there are num_examples
+            rows; iterated itself it gives padded indices and masks, those of padding beyond the data.
 
         Raises:
             UsageError: for a capacity under another sampling than Poisson.
@@ -324,10 +329,11 @@ class DPSGD:
         return ShuffledSampler(**every, batch_size=int(self.expected_batch_size))
 
     def clipped_grad(self, loss_fn: Callable[..., Any], *, has_aux: bool = False) -> ClippedGrad:
-        """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size."""
-        return clipped_grad(
+        """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size; what has num_examples rows isn't shared."""
+        grad_fn = clipped_grad(
             loss_fn, clip_norm=self.clip_norm, rule=self.rule, has_aux=has_aux, microbatch_size=self.microbatch_size
         )
+        return replace(grad_fn, num_examples=self.num_examples)
 
     def privatize(self, key: Key[Array, ""]) -> optax.GradientTransformationExtraArgs:
         """`jaxdp.privatize` with the run's expected batch size and noise: under a `Quantile` rule, what is left for the sum."""
@@ -336,7 +342,12 @@ class DPSGD:
         )
 
     def make_step(
-        self, loss_fn: Callable[..., Any], optimizer: optax.GradientTransformation, *, has_aux: bool = False
+        self,
+        loss_fn: Callable[..., Any],
+        optimizer: optax.GradientTransformation,
+        *,
+        has_aux: bool = False,
+        self_check: bool = True,
     ) -> PrivateStep:
         """The whole private step, compiled once: draw, gather, clip, add noise, update.
 
@@ -345,11 +356,19 @@ class DPSGD:
                 it has one, gets a key of each example's own. With `has_aux` it returns `(scalar, aux)`.
             optimizer: any optax optimizer; it sees the noisy mean.
             has_aux: whether the loss returns auxiliary data, whose mean over the batch joins the metrics.
+            self_check: whether to hold the clipped gradient against plain differentiation before the first step, on two
+                random examples of the data's shapes and types; a disagreement is an error that names the parameter. It takes
+                half as long as compiling the step does: of CPU time 2.4 s for an MLP of 1.9 million parameters, 3 s for the
+                tutorials' CNN, 11 s for a transformer of four blocks; and memory for two examples' gradients.
 
         Returns:
             A `PrivateStep`: `state = step.init(params, key)`, then `state, metrics = step(state, data)`.
+
+        Raises:
+            UsageError: here for an optimizer that would get noise of its own at every micro-step; in the first step for what
+                the self-check finds.
         """
-        return PrivateStep(self, loss_fn, optimizer, has_aux=has_aux)
+        return PrivateStep(self, loss_fn, optimizer, has_aux=has_aux, self_check=self_check)
 
 
 jax.tree_util.register_static(DPSGD)  # part of a training state, and no array

@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int32, Key
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int32, Key, UInt32
 
 from . import _checks
 from ._errors import UsageError
+from ._self_check import self_check, signature
 from .accounting import Ledger
-from .clipping import Quantile, check_batch, check_loss, check_params, example_keys, excess_within, takes_rng
-from .sampling import Draw
-from .transforms import PrivatizeState, in_float32
+from .clipping import Quantile, check_batch, check_loss, check_params, closed, example_keys, excess_within, takes_rng
+from .noise._keys import Domain, nonce_in_hex, nonce_of, own_key
+from .sampling import Draw, rows_at
+from .transforms import PrivatizeState, check_numbers, check_suitable, check_transform, in_float32
 
 if TYPE_CHECKING:
     from ._run import DPSGD
-
-
-_NEXT_RUN = (
-    2**31 - 2
-)  # no step has this number, and no split so many keys: nothing else follows from it and a run's key
 
 
 class RunKeys(NamedTuple):
@@ -41,11 +39,15 @@ class RunKeys(NamedTuple):
     @classmethod
     def split_from(cls, key: Key[Array, ""]) -> "RunKeys":
         """The three keys of a run."""
-        return cls(*jax.random.split(key, 3))
+        return cls(*jax.random.split(own_key(key, Domain.RUN), 3))
 
 
 class TrainState(NamedTuple):
     """What a step takes and gives: everything that a run needs to go on.
+
+    Go on from a state once. The noise of a step follows from its keys and its number: a copy of a state, stepped again on other
+    data or other parameters, gets the same noise, and the difference of both outputs has none. That can't be seen (a run that is
+    resumed does the same, on the same data). `step.continue_from(state, key)` goes on with noise of its own.
 
     Attributes:
         params: the parameters.
@@ -55,6 +57,7 @@ class TrainState(NamedTuple):
         rule_state: the clip rule's state, for rules that have one.
         run: what the steps are accounted as; a step of another run refuses the state.
         spent_before: what earlier runs on the same data have cost.
+        nonce: uint32 [4]. A name for the noise, from which its key can't be found; it outlives the keys' erasure.
     """
 
     params: Any
@@ -64,11 +67,18 @@ class TrainState(NamedTuple):
     rule_state: Any = None
     run: "DPSGD | None" = None
     spent_before: Ledger = Ledger()
+    nonce: UInt32[Array, "4"] | None = None
 
     @property
     def ledger(self) -> Ledger:
-        """All that has been spent on the way to this state: by earlier runs, and by this one's steps so far."""
-        return self.spent_before if self.run is None else self.spent_before.extend(self.run.ledger(self.step))
+        """All that has been spent on the way to this state: by earlier runs, and by this one's steps so far.
+
+        This one's entry names its noise by `nonce`: no ledger takes two runs that drew the same.
+        """
+        if self.run is None:
+            return self.spent_before
+        nonce = None if self.nonce is None else nonce_in_hex(self.nonce)
+        return self.spent_before.extend(self.run.ledger(int(self.step), nonce=nonce))
 
 
 class StepMetrics(NamedTuple):
@@ -94,17 +104,21 @@ class PrivateStep:
     """
 
     def __init__(
-        self, run: "DPSGD", loss_fn: Callable[..., Any], optimizer: optax.GradientTransformation, *, has_aux: bool
+        self,
+        run: "DPSGD",
+        loss_fn: Callable[..., Any],
+        optimizer: optax.GradientTransformation,
+        *,
+        has_aux: bool,
+        self_check: bool,
     ) -> None:
-        if isinstance(getattr(optimizer.update, "__self__", None), optax.MultiSteps):
-            raise UsageError(
-                "optimizer is optax.MultiSteps: every one of its micro-steps would get noise of its own, sqrt(k) times as much "
-                "in all. Give a larger expected_batch_size, and microbatch_size to bound memory"
-            )
+        check_transform(optimizer)
         self.run = run
         self._grad_fn = run.clipped_grad(loss_fn, has_aux=has_aux)
         self._optimizer = in_float32(optimizer)
         self._takes_rng = takes_rng(loss_fn)
+        self._checks_itself = self_check
+        self._checked: set[Any] = set()
         self._compiled = jax.jit(self._scan, static_argnames="num_steps", donate_argnames="carry")
 
     def init(self, params: Any, key: Key[Array, ""]) -> TrainState:
@@ -118,12 +132,22 @@ class PrivateStep:
             A `TrainState`.
 
         Raises:
-            UsageError: for parameters that aren't floating-point arrays, and what isn't a scalar key.
+            UsageError: for parameters that aren't floating-point arrays or hold NaN, what isn't a scalar key, and an optimizer
+                that accumulates gradients (`optax.MultiSteps`, wherever in it), adds noise of its own, wants more than the noisy
+                mean and the parameters (`optax.lbfgs`: a loss would be a further look at the data), or computes with NaN.
         """
         check_params(params)
         _checks.key(key)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            if _checks.has_nan(leaf):
+                raise UsageError(
+                    f"params{jax.tree_util.keystr(path)} holds NaN: nothing can be learnt from there; give numbers"
+                )
         params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
-        return self._start(params, self._optimizer.init(params), RunKeys.split_from(key), Ledger())
+        check_suitable(self._optimizer, params)
+        opt_state = self._optimizer.init(params)
+        check_numbers(opt_state)
+        return self._start(params, opt_state, RunKeys.split_from(key), Ledger())
 
     def continue_from(self, state: TrainState, key: Key[Array, ""]) -> TrainState:
         """Go on under this run from where another one stopped: with other noise, say, or another batch size.
@@ -140,6 +164,7 @@ class PrivateStep:
         Raises:
             UsageError: for a state without a run, another adjacency, or another optimizer's state.
         """
+        _check_state(state, "continue_from")
         if state.run is None:
             raise UsageError("continue_from: the state is of no run; begin with step.init(params, key)")
         _checks.key(key)
@@ -147,7 +172,7 @@ class PrivateStep:
         if jax.tree.structure(like) != jax.tree.structure(state.opt_state):
             raise UsageError("continue_from: the state is of another optimizer: make the step with the same one")
         spent = state.ledger
-        own = jax.random.fold_in(jax.random.fold_in(key, _NEXT_RUN), len(spent.entries))
+        own = jax.random.fold_in(own_key(key, Domain.NEXT_RUN), len(spent.entries))
         fresh = RunKeys.split_from(own)
         return self._start(state.params, state.opt_state, fresh, spent)
 
@@ -155,22 +180,26 @@ class PrivateStep:
         self.run.ledger(0).check_like(spent_before)
         rule = self._grad_fn.rule
         rule_state = rule.init(self.run.clip_norm, keys.noise) if isinstance(rule, Quantile) else None
-        return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before)
+        return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before, nonce_of(keys.noise))
 
     def __call__(self, state: TrainState, data: Any, *shared: Any) -> tuple[TrainState, StepMetrics]:
         """One step.
 
         Args:
-            state: from `init` or the step before.
-            data: pytree of arrays [num_examples, ...], the same at every step.
-            *shared: handed to the loss after the example, as they are.
+            state: from `init` or the step before, which takes its arrays; a copy that steps again, on other data, gets the same
+                noise, which then hides neither: see `TrainState`.
+            data: pytree of arrays [num_examples, ...], inputs and labels together, the same at every step.
+            *shared: handed to the loss after the example, as they are; `jaxdp.Shared(value)` where an axis has the length
+                num_examples. Each new value of what is no array, such as a Python number, is compiled anew: give
+                `jnp.float32(x)` where it changes from step to step.
 
         Returns:
             The next state, and `StepMetrics` of scalars.
 
         Raises:
-            UsageError: for data of another size than the run's, more steps than the run has, and what
-                `jaxdp.clipped_grad` refuses.
+            UsageError: for data of another size than the run's, data in `shared`, more steps than the run has, a state that is
+                none or whose step was made, anything traced, what `jaxdp.clipped_grad` refuses, and before the first step what
+                the self-check finds (`DPSGD.make_step`).
         """
         state, metrics = self.many(state, data, *shared, num_steps=1)
         return state, jax.tree.map(lambda leaf: leaf[0], metrics)
@@ -178,12 +207,15 @@ class PrivateStep:
     def many(self, state: TrainState, data: Any, *shared: Any, num_steps: int) -> tuple[TrainState, StepMetrics]:
         """`num_steps` steps in one compiled program; the metrics are stacked [num_steps]. Else as a call."""
         num_steps = _checks.count("num_steps", num_steps, "give how many steps to make")
+        _check_state(state, "step")
+        _refuse_traced("data and what is shared", (data, shared))
         if state.run != self.run:
             raise UsageError(
                 f"the state is of another run than this step's: {_difference(state.run, self.run)}. Its epsilon would be false; "
                 "step.continue_from(state, key) goes on under the new run and keeps a ledger of both"
             )
-        if state.step + num_steps > self.run.steps:
+        made = int(state.step) + num_steps
+        if made > self.run.steps:
             raise UsageError(
                 f"step {state.step} + {num_steps} exceeds the run's steps={self.run.steps}: further steps would cost more "
                 "than run.epsilon says; describe a longer run with jaxdp.DPSGD(steps=...)"
@@ -194,11 +226,20 @@ class PrivateStep:
                 f"data has {size} examples and the run was described with num_examples={self.run.num_examples}: its "
                 "sampling rate, and so its epsilon, would be false; describe the run with the number of examples it trains on"
             )
+        shared = closed(self._grad_fn.unwrapped(shared, None, "step(state, (X, Y))"))
+        self._check_gradients(state, data, shared)
         carry = (state.params, state.opt_state, state.rule_state)
         carry, metrics = self._compiled(carry, state.keys, jnp.int32(state.step), data, shared, num_steps=num_steps)
         params, opt_state, rule_state = carry
-        made = state.step + num_steps
+        _refuse_traced("the step", metrics)
         return state._replace(params=params, opt_state=opt_state, step=made, rule_state=rule_state), metrics
+
+    def _check_gradients(self, state: TrainState, data: Any, shared: tuple[Any, ...]) -> None:
+        """The self-check of arguments of these shapes and types, before the first step with them."""
+        if self._checks_itself and (kind := signature(state.params, data, shared)) not in self._checked:
+            key = state.keys.loss if self._takes_rng else None
+            self_check(self._grad_fn, state.params, data, shared, key)
+            self._checked.add(kind)
 
     def _scan(
         self, carry: tuple[Any, Any, Any], keys: RunKeys, first: Any, data: Any, shared: Any, *, num_steps: int
@@ -236,12 +277,12 @@ class PrivateStep:
         loss = self._grad_fn.traced(params, data, shared, keys)
         rows = self._grad_fn.usual_microbatch_size(loss, params, usual)
         rows = min(rows, self.run.num_examples)
-        indices = jnp.pad(draw.indices, (0, rows))
+        indices = jnp.pad(draw.indices, (0, rows), constant_values=self.run.num_examples)
 
         def microbatch(start: Any) -> tuple[Any, Any, Any]:
             chosen = jax.lax.dynamic_slice_in_dim(indices, start, rows)
             mask = start + jnp.arange(rows, dtype=jnp.int32) < draw.size
-            batch = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], data)
+            batch = jax.tree.map(lambda leaf: rows_at(leaf, chosen), data)  # of padding zeros: no record is in it
             keys = example_keys(loss_key, rows, start) if self._takes_rng else None
             grads, (losses, norms, aux) = self._grad_fn.sum_and_rows(loss, params, batch, mask, keys, shared, clip_norm)
             clipped = mask & ~(norms <= clip_norm)
@@ -257,6 +298,29 @@ class PrivateStep:
         )
         mean_loss, clipped, aux = jax.tree.map(lambda total: total / draw.size.astype(jnp.float32), totals)
         return grads, excess, StepMetrics(draw.size, mean_loss, clipped, aux)
+
+
+def _check_state(state: Any, name: str) -> None:
+    """Refuse what is no state, one whose arrays a step has taken, and one that is traced."""
+    if not isinstance(state, TrainState):
+        raise UsageError(f"{name}: state is a {type(state).__name__}: begin with state = step.init(params, key)")
+    _refuse_traced("the state", state)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        if isinstance(leaf, jax.Array) and leaf.is_deleted():
+            raise UsageError(
+                f"{name}: the arrays of the state are gone (state{jax.tree_util.keystr(path)}): a step takes them for its "
+                "own. Go on with the state that it returned, as in state, metrics = step(state, data); to keep one, copy it "
+                "before"
+            )
+    _checks.step(f"{name}: state.step", state.step)
+
+
+def _refuse_traced(name: str, tree: Any) -> None:
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree)):
+        raise UsageError(
+            f"step: {name}: traced by jax. A step is compiled already, and counts what it spends on the host. Call it outside of "
+            "jax.jit, jax.vmap and jax.lax.scan; step.many(state, data, num_steps=...) makes several in one program"
+        )
 
 
 def _difference(theirs: "DPSGD | None", ours: "DPSGD") -> str:

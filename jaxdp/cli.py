@@ -5,25 +5,34 @@ What a user got wrong is told in one line and ends with exit code 2; anything el
 """
 
 import csv
+import dataclasses
 import json
+import os
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, get_type_hints
 
 import numpy as np
 import tyro
 from rich.console import Console
 
+from ._effects import Effect, check_effects
 from ._errors import UsageError
+from ._interrupts import farewell, listening
 from ._options import Options, from_dict
+from ._outputs import check_output, written
 from ._questions import BatchSizeOptions, EpsilonOptions, NoiseOptions, StepsOptions, answer
+from ._terminal import every_terminal
 from .data import write_lookalike
 from .pate.command import AnalyzeOptions, LabelOptions, PateOptions, analyze_file, label, run_pate
 from .train import FinishedRun, TrainOptions, load_run, train, train_folds
 from .train._compare import comparison_table, finished_runs
-from .train._folder import RunFolder
+from .train._folder import RunFolder, as_written
 from .train._plots import plot_comparison
+
+_OVERWRITING = Effect(("overwrite",), lambda job: job.output is not None, lambda _: "without --output FILE")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +47,9 @@ class PredictOptions:
     output: Path | None = None
     """where to write: .csv with a line an image (index, label, probability) or, for tables, an id and all targets' probabilities;
     or .npy with all probabilities [n, classes]; the .csv lines to standard output if not given"""
+    overwrite: bool = False
+    """replace the file of --output where there is one"""
+    effects: ClassVar[tuple[Effect, ...]] = (_OVERWRITING,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +68,8 @@ class LookalikeOptions:
     """of the test files"""
     seed: int = 0
     """of the law that they are drawn from, and of the draws"""
+    overwrite: bool = False
+    """replace files of the same names"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +79,20 @@ class CompareOptions:
     folders: tyro.conf.Positional[tuple[Path, ...]]
     """folders of runs, or folders that hold several"""
     output: Path = Path("compare.png")
-    """where to draw accuracy against epsilon"""
+    """where to draw accuracy against epsilon, a .png"""
+    overwrite: bool = False
+    """replace the file of --output where there is one"""
     json: bool = False
     """print JSON"""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The entry point of the command `jaxdp`."""
-    given = sys.argv[1:] if arguments is None else arguments
+    with listening(), every_terminal():
+        _main(sys.argv[1:] if arguments is None else arguments)
+
+
+def _main(given: list[str]) -> None:
     try:
         options = _parse(given)
         if isinstance(options, TrainOptions):
@@ -94,17 +114,23 @@ def main(arguments: list[str] | None = None) -> None:
     except UsageError as error:
         print(f"jaxdp: error: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader has gone, and with it what is left in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except KeyboardInterrupt:
+    except OSError as error:  # a full disk, a folder taken away: the machine's fault, and no bug of ours
+        where = f"{error.filename}: " if error.filename else ""
         print(
-            "jaxdp: interrupted; the same command with --resume FOLDER goes on from the last checkpoint",
-            file=sys.stderr,
+            f"jaxdp: error: {where}{error.strerror or error}: see to that, and run the command again", file=sys.stderr
         )
-        sys.exit(130)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        said, code = farewell()
+        print(said, file=sys.stderr)
+        sys.exit(code)
 
 
 def _parse(given: list[str]) -> Any:
+    _check_no_empty(given)
     given = _with_resumed_folder(_with_joined_names(given))
     train_options = _resumed_options(given, "train", TrainOptions) or TrainOptions()
     pate_options = _resumed_options(given, "pate", PateOptions) or PateOptions()
@@ -124,13 +150,43 @@ def _parse(given: list[str]) -> Any:
         | Annotated[StepsOptions, tyro.conf.subcommand("steps")]
         | Annotated[BatchSizeOptions, tyro.conf.subcommand("batch-size")]
     )
-    return tyro.cli(
+    options: Any = tyro.cli(
         commands,  # pyright: ignore[reportArgumentType]  # a union of annotated types, which tyro reads
         prog="jaxdp",
         description="Differentially private deep learning in JAX.",
         args=given,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
+    typed = _typed(given, type(options))
+    check_effects(options, typed)
+    if "output" in typed and getattr(options, "resume", None) and options.output.resolve() != options.resume.resolve():
+        raise UsageError(
+            f"--output={options.output} has no effect beside --resume {options.resume}: a run goes on in its own folder; leave "
+            "one of them out"
+        )
+    return options
+
+
+def _check_no_empty(given: list[str]) -> None:
+    """Refuse an empty value: of a path it would be the folder one is in."""
+    for before, argument in zip(["", *given], given, strict=False):
+        if not argument or (argument.startswith("--") and argument.endswith("=")):
+            name = argument.rstrip("=") or (before if before.startswith("--") else "an argument")
+            raise UsageError(f"{name} is empty: give a value, or leave it out")
+
+
+def _typed(given: list[str], kind: type) -> set[str]:
+    """The names of the options that were typed."""
+    aliases = {
+        alias.lstrip("-"): name
+        for name, hint in get_type_hints(kind, include_extras=True).items()
+        for known in getattr(hint, "__metadata__", ())
+        for alias in getattr(known, "aliases", None) or ()
+    }
+    names = {field.name for field in dataclasses.fields(kind)}
+    typed = {argument[2:].partition("=")[0] for argument in given if argument.startswith("--")}
+    plain = {aliases.get(name, name).replace("-", "_") for name in typed}
+    return {name if name in names else name.removeprefix("no_") for name in plain} & names
 
 
 def _with_resumed_folder(given: list[str]) -> list[str]:
@@ -158,36 +214,60 @@ def _resumed_options(given: list[str], command: str, kind: type[Options]) -> Opt
     folder = _value_of("--resume", given)
     if given[:1] != [command] or folder is None:
         return None
-    config = RunFolder.existing(Path(folder)).read_json("config.json")
-    if config.get("command", "train") != command:
-        raise UsageError(
-            f"--resume {folder} is a run of `jaxdp {config.get('command', 'train')}`: go on with it by that command"
-        )
-    return from_dict(kind, {**config["options"], "resume": folder})
+    run_folder = RunFolder.existing(Path(folder))
+    config = run_folder.read_json("config.json")
+    with as_written(Path(folder) / "config.json"):
+        made_by = config.get("command", "train")
+        if made_by != command:
+            raise UsageError(f"--resume {folder} is a run of `jaxdp {made_by}`: go on with it by that command")
+        return from_dict(kind, {**run_folder.options(), "resume": folder})
 
 
 def _value_of(flag: str, given: list[str]) -> str | None:
-    for i, argument in enumerate(given):
+    found = None
+    for i, argument in enumerate(given):  # of several the last counts, as everywhere
         if argument.startswith(f"{flag}="):
-            return argument.partition("=")[2]
+            found = argument.partition("=")[2]
         if argument == flag and i + 1 < len(given):
-            return given[i + 1]
-    return None
+            found = given[i + 1]
+    return found
 
 
 def predict(options: PredictOptions) -> None:
     """Write predictions for images, or for a table's records."""
+    if options.output is not None:
+        check_output("--output", options.output, overwrite=options.overwrite)
     run = load_run(options.run)
     header, rows, probabilities = _of_images(run, options) if run.encoding is None else _of_table(run, options)
-    if options.output is not None and options.output.suffix == ".npy":
-        np.save(options.output, probabilities)
+    if options.output is None:
+        _check_encodable(header, rows)
+        _write_csv(sys.stdout, header, rows)
         return
-    file = sys.stdout if options.output is None else options.output.open("w", newline="")
+    with written(options.output) as temporary:
+        if options.output.suffix == ".npy":
+            with temporary.open("wb") as file:
+                np.save(file, probabilities)
+        else:
+            with temporary.open("w", newline="", encoding="utf-8") as file:
+                _write_csv(file, header, rows)
+
+
+def _write_csv(file: Any, header: Any, rows: Any) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(rows)
-    if options.output is not None:
-        file.close()
+
+
+def _check_encodable(header: Any, rows: Any) -> None:
+    """Refuse to print names that the terminal would change."""
+    names = [str(name) for name in (*header, *(row[0] for row in rows))]
+    try:
+        "".join(names).encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"standard output can't show {error.object[error.start : error.end]!r} in {error.encoding}: give --output FILE, "
+            "which is in UTF-8"
+        ) from error
 
 
 def _of_images(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any]:
@@ -202,12 +282,14 @@ def _of_images(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any
             images = np.load(options.data)
         except OSError as error:
             raise UsageError(f"--data={options.data} can't be read ({error}): give a .npy file") from error
-        except (ValueError, EOFError) as error:
+        except (ValueError, EOFError, MemoryError, SyntaxError, zipfile.BadZipFile) as error:
             raise UsageError(
                 f"--data={options.data} is not a .npy file of numbers: save the images with numpy.save"
             ) from error
+        if not isinstance(images, np.ndarray):
+            raise UsageError(f"--data={options.data} holds several arrays: save the images alone, with numpy.save")
     probabilities = run.predict(images)
-    rows = ((i, int(row.argmax()), f"{row.max():.6f}") for i, row in enumerate(probabilities))
+    rows = [(i, int(row.argmax()), f"{row.max():.6f}") for i, row in enumerate(probabilities)]
     return ("index", "label", "probability"), rows, probabilities
 
 
@@ -219,12 +301,13 @@ def _of_table(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any]
     assert run.target_names is not None
     ids, features = run.encoding.read(Path(options.data))
     probabilities = run.predict(features)
-    rows = ((name, *(f"{p:.6f}" for p in row)) for name, row in zip(ids, probabilities, strict=True))
+    rows = [(name, *(f"{p:.6f}" for p in row)) for name, row in zip(ids, probabilities, strict=True)]
     return (run.id_name, *run.target_names), rows, probabilities
 
 
 def compare(options: CompareOptions) -> None:
     """Show finished runs beside each other."""
+    check_output("--output", options.output, overwrite=options.overwrite, suffixes=(".png",))
     runs = finished_runs(options.folders)
     plot_comparison(runs, options.output)
     if options.json:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+import jaxtyping
 import pytest
 
 # Tests compile more than they compute. CI runs the slow ones with XLA_FLAGS="", that is, optimised as usual.
@@ -42,3 +43,11 @@ def tfds_dir() -> Path:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decoded data sets are cached in a folder of the test session, not in the user's."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """jaxdp as users have it: nobody executes its annotations, so that what is of another type reaches its own checks."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -53,7 +53,7 @@ class Recorder:
 
         keeps_what_it_sees = optax.GradientTransformation(lambda params: jax.tree.map(jnp.zeros_like, params), update)
         self.run = run
-        self.step = run.make_step(with_traces, keeps_what_it_sees, has_aux=True)
+        self.step = run.make_step(with_traces, keeps_what_it_sees, has_aux=True, self_check=False)
 
     def data(self, records: Any, blank: int | None = None, swapped: int | None = None) -> Any:
         """The training data; one record may be blanked (its gradient is NaN) or exchanged for its opposite."""

@@ -1,5 +1,6 @@
 """The run and its compiled step: the parts agree, nothing is lost, nothing is overdrawn."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -44,9 +45,9 @@ def test_a_step_is_sampler_then_clipped_grad_then_privatize_then_optimizer() -> 
 
     sampler, grad_fn, noise = run.sampler(state.keys.sampling), run.clipped_grad(loss), run.privatize(state.keys.noise)
     noise_state, opt_state = noise.init(params), optimizer.init(params)
-    for indices, mask in list(sampler)[:6]:
+    for batch, mask in itertools.islice(sampler.take(data), 6):
         state, metrics = step(state, data)
-        out = grad_fn(params, jax.tree.map(lambda leaf, i=indices: leaf[i], data), mask=mask)
+        out = grad_fn(params, batch, mask=mask)
         means, noise_state = noise.update(out.grads, noise_state, params, sensitivity=out.sensitivity)
         updates, opt_state = optimizer.update(means, opt_state, params)
         params = optax.apply_updates(params, updates)
@@ -59,7 +60,7 @@ def test_a_step_is_sampler_then_clipped_grad_then_privatize_then_optimizer() -> 
 
 def test_the_step_compiles_once_over_many_draws() -> None:
     params, data = problem()
-    step = a_run().make_step(loss, optax.sgd(0.1, momentum=0.9))
+    step = a_run().make_step(loss, optax.sgd(0.1, momentum=0.9), self_check=False)
     state, sizes = step.init(params, jax.random.key(0)), set()
     for _ in range(30):
         state, metrics = step(state, data)
@@ -70,7 +71,7 @@ def test_the_step_compiles_once_over_many_draws() -> None:
 
 def test_several_steps_in_one_program_are_the_steps_one_by_one() -> None:
     params, data = problem()
-    step = a_run().make_step(loss, optax.sgd(0.1, momentum=0.9))
+    step = a_run().make_step(loss, optax.sgd(0.1, momentum=0.9), self_check=False)
     one_by_one = step.init(params, jax.random.key(3))
     for _ in range(6):
         one_by_one, _ = step(one_by_one, data)
@@ -85,7 +86,7 @@ def test_several_steps_in_one_program_are_the_steps_one_by_one() -> None:
 def test_no_drawn_example_is_lost_whatever_the_microbatches(microbatch_size: int) -> None:
     # Each example's gradient is its own unit vector: the update shows who was used, and how often.
     run = a_run(noise_multiplier=0.0, clip_norm=math.inf, microbatch_size=microbatch_size, expected_batch_size=30)
-    step = run.make_step(lambda w, i: w[i], optax.sgd(30.0))
+    step = run.make_step(lambda w, i: w[i], optax.sgd(30.0), self_check=False)
     state = step.init(jnp.zeros(60), jax.random.key(5))
     sampler = run.sampler(state.keys.sampling)
     for indices, mask in list(sampler)[:5]:
@@ -97,29 +98,30 @@ def test_no_drawn_example_is_lost_whatever_the_microbatches(microbatch_size: int
         np.testing.assert_allclose(used, expected, atol=1e-5)
 
 
-def test_the_work_of_a_step_follows_the_number_drawn_rounded_up_to_a_microbatch() -> None:
+def test_the_work_of_a_step_follows_the_number_drawn_rounded_up_to_a_microbatch_with_nobody_in_the_padding() -> None:
     calls = []
 
     def counting_loss(w: Any, x: Any) -> Any:
         def count(x: Any) -> Any:
-            calls.append(1)
+            calls.append(float(x))
             return np.asarray(x)
 
         return w * jax.pure_callback(count, x, x, vmap_method="sequential")
 
     run = a_run(microbatch_size=4)
-    step = run.make_step(counting_loss, optax.sgd(0.1))
+    step = run.make_step(counting_loss, optax.sgd(0.1), self_check=False)
     state = step.init(jnp.float32(0), jax.random.key(0))
     for _ in range(5):
         calls.clear()
         state, metrics = step(state, jnp.ones(60))
         jax.effects_barrier()
         assert len(calls) == 4 * math.ceil(int(metrics.examples) / 4)
+        assert sum(calls) == int(metrics.examples)  # of ones; zeros beside them
 
 
 def test_an_empty_draw_is_a_step_with_noise() -> None:
     run = a_run(num_examples=60, expected_batch_size=1e-6)
-    step = run.make_step(lambda w, x: jnp.vdot(w, x), optax.sgd(1e-6))
+    step = run.make_step(lambda w, x: jnp.vdot(w, x), optax.sgd(1e-6), self_check=False)
     state = step.init(jnp.zeros(1000), jax.random.key(0))
     state, metrics = step(state, jnp.ones((60, 1000)))
     assert int(metrics.examples) == 0
@@ -131,7 +133,7 @@ def test_an_empty_draw_is_a_step_with_noise() -> None:
 def test_without_clipping_noise_and_sampling_it_is_full_batch_gradient_descent() -> None:
     params, data = problem()
     run = a_run(expected_batch_size=60, clip_norm=math.inf, noise_multiplier=0.0, steps=5)
-    step, optimizer = run.make_step(loss, optax.sgd(0.05)), optax.sgd(0.05)
+    step, optimizer = run.make_step(loss, optax.sgd(0.05), self_check=False), optax.sgd(0.05)
     state, opt_state = step.init(params, jax.random.key(0)), optimizer.init(params)
     mean_loss = lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, data))
     for _ in range(5):
@@ -143,7 +145,7 @@ def test_without_clipping_noise_and_sampling_it_is_full_batch_gradient_descent()
 
 def test_the_users_parameters_survive_the_donation_of_the_states() -> None:
     params, data = problem()
-    step = a_run().make_step(loss, optax.sgd(0.1))
+    step = a_run().make_step(loss, optax.sgd(0.1), self_check=False)
     state = step.init(params, jax.random.key(0))
     for _ in range(2):
         state, _ = step(state, data)
@@ -152,7 +154,7 @@ def test_the_users_parameters_survive_the_donation_of_the_states() -> None:
 
 def test_a_loss_that_takes_rng_gets_a_new_key_for_every_example_and_step() -> None:
     run = a_run(expected_batch_size=60, clip_norm=math.inf, noise_multiplier=0.0)
-    step = run.make_step(lambda w, i, rng: w[i] * jax.random.uniform(rng), optax.sgd(60.0))
+    step = run.make_step(lambda w, i, rng: w[i] * jax.random.uniform(rng), optax.sgd(60.0), self_check=False)
     state, drawn = step.init(jnp.zeros(60), jax.random.key(0)), []
     for _ in range(2):
         before = np.asarray(state.params)
@@ -164,7 +166,7 @@ def test_a_loss_that_takes_rng_gets_a_new_key_for_every_example_and_step() -> No
 def test_bfloat16_parameters_stay_bfloat16_and_compile_once() -> None:
     params, data = problem()
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
-    step = a_run().make_step(loss, optax.adam(0.1))
+    step = a_run().make_step(loss, optax.adam(0.1), self_check=False)
     state = step.init(params, jax.random.key(0))
     for _ in range(3):
         state, _ = step(state, data)
@@ -174,7 +176,7 @@ def test_bfloat16_parameters_stay_bfloat16_and_compile_once() -> None:
 
 def test_the_noise_of_a_step_is_that_of_privatize_at_its_count() -> None:
     run = a_run(expected_batch_size=1e-6)
-    step = run.make_step(lambda w, x: jnp.vdot(w, x), optax.sgd(1.0))
+    step = run.make_step(lambda w, x: jnp.vdot(w, x), optax.sgd(1.0), self_check=False)
     state = step.init(jnp.zeros(3), jax.random.key(1))
     noise_key = state.keys.noise
     for count in range(3):
@@ -188,7 +190,7 @@ def test_the_noise_of_a_step_is_that_of_privatize_at_its_count() -> None:
 
 def test_more_steps_than_the_run_has_are_refused() -> None:
     params, data = problem()
-    step = a_run(steps=2).make_step(loss, optax.sgd(0.1))
+    step = a_run(steps=2).make_step(loss, optax.sgd(0.1), self_check=False)
     state = step.init(params, jax.random.key(0))
     state, _ = step.many(state, data, num_steps=2)
     with pytest.raises(jaxdp.UsageError, match="exceeds the run's steps=2"):
@@ -198,14 +200,14 @@ def test_more_steps_than_the_run_has_are_refused() -> None:
 @pytest.mark.parametrize("num_steps", [-1, 0, True])
 def test_a_run_cannot_be_wound_back(num_steps: Any) -> None:
     params, data = problem()
-    step = a_run().make_step(loss, optax.sgd(0.1))
+    step = a_run().make_step(loss, optax.sgd(0.1), self_check=False)
     with pytest.raises(jaxdp.UsageError, match="num_steps"):
         step.many(step.init(params, jax.random.key(0)), data, num_steps=num_steps)
 
 
 def test_data_of_another_size_than_the_runs_are_refused() -> None:
     params, data = problem(61)
-    step = a_run().make_step(loss, optax.sgd(0.1))
+    step = a_run().make_step(loss, optax.sgd(0.1), self_check=False)
     with pytest.raises(jaxdp.UsageError, match="num_examples=60"):
         step(step.init(params, jax.random.key(0)), data)
 
@@ -253,3 +255,30 @@ def test_a_run_that_makes_no_sense_is_refused(changes: dict[str, Any], message: 
 def test_an_epsilon_that_would_be_untrue_is_refused(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(jaxdp.UsageError, match=message):
         call()
+
+
+def test_two_runs_of_one_key_share_no_ledger_and_two_of_two_keys_do() -> None:
+    params, _ = problem()
+    step = a_run().make_step(loss, optax.sgd(0.1))
+    first, again, other = (step.init(params, jax.random.key(seed))._replace(step=1) for seed in (0, 0, 1))
+    assert first.ledger.entries[0].nonce == again.ledger.entries[0].nonce != other.ledger.entries[0].nonce
+    assert len(first.ledger.extend(other.ledger).entries) == 2
+    with pytest.raises(jaxdp.UsageError, match="their difference has none"):
+        first.ledger.extend(again.ledger)
+    more = a_run(noise_multiplier=2.0).make_step(loss, optax.sgd(0.1))  # another run, the same key: the same noise
+    with pytest.raises(jaxdp.UsageError, match="two entries of one nonce"):
+        first.ledger.extend(more.init(params, jax.random.key(0))._replace(step=1).ledger)
+    followed = more.continue_from(first, jax.random.key(0))._replace(step=1)  # which makes a key of its own
+    assert len({entry.nonce for entry in followed.ledger.entries}) == 2
+
+
+def test_a_nonce_outlives_its_keys_and_is_the_same_inside_a_compiled_program() -> None:
+    params, _ = problem()
+    step = a_run().make_step(loss, optax.sgd(0.1))
+    state = step.init(params, jax.random.key(0))._replace(step=1)
+    erased = state._replace(keys=jax.tree.map(lambda _: jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32)), state.keys))
+    assert erased.ledger == state.ledger
+    compiled = jax.jit(step.init)(params, jax.random.key(0))
+    np.testing.assert_array_equal(compiled.nonce, state.nonce)
+    words = np.concatenate([np.ravel(jax.random.key_data(key)) for key in state.keys])
+    assert not set(words.tolist()) & set(np.asarray(state.nonce).tolist())

@@ -30,6 +30,7 @@ from ._events import (
     poisson_event as poisson_event,
     truncated_poisson_event as truncated_poisson_event,
 )
+from ._grid import TooLargeError as TooLargeError
 from ._ledger import Ledger as Ledger, LedgerEntry as LedgerEntry, Total as Total
 from ._search import RandomSearch as RandomSearch
 from ._statement import statement as statement

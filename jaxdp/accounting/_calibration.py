@@ -5,21 +5,25 @@ data, a `Ledger`, can be given with it: the budget is then for both.
 """
 
 import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .. import _checks
 from .._errors import UsageError
-from ._epsilon import PLD_INTERVAL, epsilon_at_interval, fresh_accountant, prepared_for, quiet_about_skipped_orders
+from ._epsilon import PLD_INTERVAL, accountants_of, epsilon_at_interval, fresh_accountant
 from ._events import poisson_event
+from ._grid import TooLargeError
 from ._ledger import Ledger
+from ._reach import BeyondReachError
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 _LARGEST_NOISE, _SMALLEST_NOISE = 2.0**20, 2.0**-4
 _MOST_STEPS = 2**24
+_TOLERANCE = 1e-6  # of a noise multiplier
 _COARSE = 1e-3  # steps of a privacy loss in a first search by PLD: ten times faster, and never below the truth
 _EMPTY = Ledger()
 
@@ -41,6 +45,8 @@ class Budget:
     def __post_init__(self) -> None:
         _checks.positive("epsilon", self.epsilon, "give the budget, such as 1.0")
         _checks.delta(self.delta)
+        _checks.instance("ledger", self.ledger, Ledger, "give a jaxdp.accounting.Ledger")
+        _checks.positive("interval", self.interval, "give the step of a privacy loss, such as 1e-4")
         fresh_accountant(self.accountant, self.ledger.adjacency)
         if self.ledger.entries and (spent := self._cost(self.ledger)) >= self.epsilon:
             raise UsageError(
@@ -53,7 +59,10 @@ class Budget:
 
     def least(self, event_of: Callable[[float], "DpEvent"], low: float, high: float) -> float:
         """The smallest number, within 1e-6, whose event is allowed; that of `high` is, and that of `low` is not."""
-        return self._search(event_of, low, high, discrete=False)
+        found = self._search(event_of, low, high, _TOLERANCE)
+        while not self.allows(event_of(found)):
+            found = min(found + _TOLERANCE, high)
+        return found
 
     def most(self, event_of: Callable[[int], "DpEvent"], limit: int) -> int:
         """The largest number from 0 to `limit` whose event is allowed, where more of it costs more."""
@@ -67,8 +76,10 @@ class Budget:
             found, step = min(found + step, limit), 2 * step
         too_many = min(found + step, limit)
         if too_many - found > 1:
-            found = int(self._search(event_of, found, too_many, discrete=True))
-            while self.allows(event_of(found + 1)):  # the search ends within one of the largest
+            found = round(self._search(lambda value: event_of(round(value)), found, too_many, 1.0))
+            while not self.allows(event_of(found)):  # the search ends within a few of the largest
+                found -= 1
+            while self.allows(event_of(found + 1)):
                 found += 1
         return found
 
@@ -82,32 +93,32 @@ class Budget:
         except UsageError:  # what was spent before leaves less than coarser steps can tell
             return None
 
-    def _search(self, event_of: Callable, low: float, high: float, *, discrete: bool) -> float:
-        from dp_accounting import ExplicitBracketInterval, calibrate_dp_mechanism
+    def _search(self, event_of: Callable, low: float, high: float, tolerance: float) -> float:
+        """About where the cost is ε; of `low` and `high` one is allowed and the other is not."""
+        from scipy.optimize import brentq
 
-        adjacency = self.ledger.adjacency
+        largest = self.epsilon + 1e3  # finite, where the noise is too small for any epsilon
 
-        def together(value: float) -> "DpEvent":
-            event = self._with(event_of(int(value) if discrete else float(value))).event
-            prepared = prepared_for(self.accountant, event, adjacency)
-            return event if prepared is None else prepared[1]
+        def gap(value: float) -> float:
+            return min(self._cost(self._with(event_of(value))) - self.epsilon, largest)
 
-        with quiet_about_skipped_orders():
-            return calibrate_dp_mechanism(
-                lambda: fresh_accountant(self.accountant, adjacency, self.interval),
-                together,
-                self.epsilon,
-                self.delta,
-                ExplicitBracketInterval(low, high),
-                discrete=discrete,
-                tol=None if discrete else 1e-6,
-            )
+        return float(brentq(gap, low, high, xtol=tolerance))  # pyright: ignore[reportArgumentType]
 
     def _with(self, event: "DpEvent") -> Ledger:
         return self.ledger.add(event, "what is asked for")
 
     def _cost(self, ledger: Ledger) -> float:
-        return epsilon_at_interval(ledger.event, self.delta, self.accountant, ledger.adjacency, self.interval).epsilon
+        """ε; infinite where noise is too small to be accounted. Of far less than the budget, the bound that is found soonest."""
+        try:
+            if self.accountant == "pld" and "rdp" in accountants_of(ledger.event, ledger.adjacency):
+                bound = epsilon_at_interval(ledger.event, self.delta, "rdp", ledger.adjacency, self.interval).epsilon
+                if bound <= self.epsilon / 2:
+                    return bound
+            return epsilon_at_interval(
+                ledger.event, self.delta, self.accountant, ledger.adjacency, self.interval
+            ).epsilon
+        except (BeyondReachError, TooLargeError):
+            return math.inf
 
 
 def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float:
@@ -116,6 +127,8 @@ def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float
     Raises:
         UsageError: for a budget so small that no noise multiplier up to 2^20 meets it.
     """
+    _checks.instance("budget", budget, Budget, "give a jaxdp.accounting.Budget")
+    _checks.function("event_of", event_of, "give a function from a noise multiplier to an event")
     high, factor = 1.0, 2.0
     if budget.coarser is not None:
         with contextlib.suppress(UsageError):  # where coarser steps leave nothing, the search begins as without them

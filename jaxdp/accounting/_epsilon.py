@@ -2,7 +2,8 @@
 
 - "rdp": Rényi differential privacy, converted to (ε, δ) as dp-accounting does today (Canonne, Kamath and Steinke,
   arXiv 2004.00010, proposition 12). The default: it composes most of what jaxdp describes.
-- "pld": privacy loss distributions (Koskela, Jälkö and Honkela, arXiv 1906.03049). Tighter, slower.
+- "pld": privacy loss distributions (Koskela, Jälkö and Honkela, arXiv 1906.03049). Tighter, slower; in coarser steps, or
+  refused, where they would take more than seconds and gigabytes (`_grid`).
 - "classic": the Rényi curve with the older conversion (Mironov, arXiv 1702.07476, proposition 3), to reproduce the
   figures of tutorials. True as well, but needlessly large.
 
@@ -11,17 +12,18 @@ replace-one; Poisson sampling around a composition and a search over hyper-param
 """
 
 import functools
-import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .. import _checks
 from .._errors import UsageError
 from ._adjacency import for_rdp_under_replace_one, relation
 from ._events import poisson_event, with_float_noise
+from ._grid import TooLargeError, affordable_interval
+from ._kinds import as_counted
+from ._quiet import quiet_about_skipped_orders
+from ._reach import delta_left
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, PrivacyAccountant
@@ -32,12 +34,16 @@ PLD_INTERVAL = 1e-4  # dp-accounting's own
 
 @dataclass(frozen=True)
 class Spent:
-    """What an event costs: (ε, δ) by an accountant, and the Rényi order α at which it was found (None for "pld")."""
+    """What an event costs: (ε, δ) by an accountant, and the Rényi order α at which it was found (None for "pld").
+
+    `interval` is that of the privacy losses where they were rounded up further than usual, so that ε is an upper bound alone.
+    """
 
     epsilon: float
     delta: float
     accountant: str
     order: float | None
+    interval: float | None = None
 
 
 def epsilon(
@@ -105,22 +111,38 @@ def epsilon_at_interval(event: "DpEvent", delta: float, accountant: str, adjacen
 
 
 def _spent(event: "DpEvent", delta: float, accountant: str, adjacency: str, interval: float) -> Spent:
-    composed = composed_by(accountant, event, adjacency, interval)
-    if composed is None:
+    delta_left(event, delta, adjacency)  # refuses before anything is composed
+    prepared = prepared_for(accountant, event, adjacency)
+    if prepared is None:
         able = accountants_of(event, adjacency)
         fix = f"give accountant={' or '.join(map(repr, able))}" if able else "no accountant of dp-accounting can"
         raise UsageError(
             f"the accountant {accountant!r} can't account {_short(event)} under adjacency={adjacency!r}: {fix}"
         )
-    return spent_by(composed, accountant, delta)
+    longer = affordable_interval(prepared[1], adjacency, interval) if accountant == "pld" else interval
+    composed = composed_by(accountant, event, adjacency, longer)
+    assert composed is not None
+    spent = spent_by(composed, accountant, event, delta, adjacency)
+    return spent if longer <= max(interval, PLD_INTERVAL) else replace(spent, interval=longer)
 
 
 _remembered = functools.lru_cache(maxsize=256)(_spent)
 
 
 def accountants_of(event: "DpEvent", adjacency: str = "add_or_remove_one") -> tuple[str, ...]:
-    """The names of the accountants that can account `event`, of "rdp", "pld" and "classic"."""
-    return tuple(name for name in ACCOUNTANTS if prepared_for(name, event, adjacency) is not None)
+    """The names of the accountants that can account `event`, of "rdp", "pld" and "classic", in seconds."""
+    return tuple(name for name in ACCOUNTANTS if _is_able(name, event, adjacency))
+
+
+def _is_able(accountant: str, event: "DpEvent", adjacency: str) -> bool:
+    prepared = prepared_for(accountant, event, adjacency)
+    if prepared is None or accountant != "pld":
+        return prepared is not None
+    try:
+        affordable_interval(prepared[1], adjacency, PLD_INTERVAL)
+    except TooLargeError:
+        return False
+    return True
 
 
 def composed_by(
@@ -135,11 +157,12 @@ def composed_by(
         return composed.compose(understood)
 
 
-def spent_by(composed: "PrivacyAccountant", accountant: str, delta: float) -> Spent:
-    """What an accountant has composed, at `delta`."""
+def spent_by(composed: "PrivacyAccountant", accountant: str, event: "DpEvent", delta: float, adjacency: str) -> Spent:
+    """What an accountant that has composed `event` finds at `delta`, of which the noise's end takes a part."""
+    left = delta_left(event, delta, adjacency)
     if accountant == "pld":
-        return Spent(float(composed.get_epsilon(delta)), delta, accountant, None)
-    value, order = composed.get_epsilon_and_optimal_order(delta)  # pyright: ignore[reportAttributeAccessIssue]
+        return Spent(float(composed.get_epsilon(left)), delta, accountant, None)
+    value, order = composed.get_epsilon_and_optimal_order(left)  # pyright: ignore[reportAttributeAccessIssue]
     return Spent(float(value), delta, accountant, float(order))
 
 
@@ -165,19 +188,8 @@ def fresh_accountant(accountant: str, adjacency: str, interval: float = PLD_INTE
 
 def rounded_up(epsilon: float) -> str:
     """Four decimals, never below the true value."""
+    epsilon = _checks.real("epsilon", epsilon, "give a number")
     return f"{math.ceil(epsilon * 1e4) / 1e4:.4f}" if math.isfinite(epsilon) else "infinite"
-
-
-@contextmanager
-def quiet_about_skipped_orders() -> Iterator[None]:
-    """dp-accounting warns of fractional orders whose series doesn't converge; it leaves them out, which is safe."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def prepared_for(
@@ -185,7 +197,9 @@ def prepared_for(
 ) -> "tuple[PrivacyAccountant, DpEvent] | None":
     """A fresh accountant and the event as it must be told it; None where it can't account it."""
     fresh = fresh_accountant(accountant, adjacency, interval)
-    understood = with_float_noise(event)
+    understood = as_counted(with_float_noise(event), accountant)
+    if understood is None:
+        return None
     if adjacency == "replace_one" and accountant != "pld":
         try:
             understood = for_rdp_under_replace_one(understood)

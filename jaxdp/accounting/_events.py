@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 
-_COUNTS = ("count", "dataset_size", "truncated_batch_size", "source_dataset_size", "sample_size", "num_buckets")
+_COUNTS = (
+    "count",
+    "dataset_size",
+    "truncated_batch_size",
+    "source_dataset_size",
+    "sample_size",
+    "num_buckets",
+    "sensitivity",  # of discrete Laplace noise
+    "step_counts",
+)
+_PROBABILITIES = ("sampling_probability", "sampling_probs")
+_MAYBE_INFINITE = ("shape", "sensitivities")  # of a search's distribution; of a mixture, whose shifts have signs
 
 
 def poisson_event(*, noise_multiplier: _checks.Real, sample_rate: _checks.Real, steps: _checks.Count) -> "DpEvent":
@@ -121,10 +132,10 @@ def rebuilt(event: "DpEvent", change: Callable[["DpEvent"], "DpEvent"]) -> "DpEv
 
 
 def with_float_noise(event: Any) -> "DpEvent":
-    """The event with every amount of noise as a plain `float` and every count as an `int`, whatever numeric type they came in.
+    """The event with every count as a plain `int` and every other number as a `float`, whatever numeric type they came in.
 
     Raises:
-        UsageError: for what is not an event of dp-accounting, and for noise or counts below zero.
+        UsageError: for what is not an event of dp-accounting, and for numbers below zero and probabilities above one.
     """
     from dp_accounting import DpEvent
 
@@ -135,9 +146,7 @@ def with_float_noise(event: Any) -> "DpEvent":
 
     def change(part: DpEvent) -> DpEvent:
         kind = type(part)
-        fields = {name: getattr(part, name) for name in _fields(kind)}
-        plain = {name: _plain(name, value) for name, value in fields.items() if "noise" in name or name in _COUNTS}
-        return kind(**{**fields, **plain})
+        return kind(**{name: _plain(name, getattr(part, name)) for name in _fields(kind)})
 
     return rebuilt(event, change)
 
@@ -145,6 +154,8 @@ def with_float_noise(event: Any) -> "DpEvent":
 def event_to_dict(event: "DpEvent") -> dict[str, Any]:
     """The event as plain dicts, lists, strings and numbers, for JSON: `{"type": class name, field: value, ...}`."""
     from dp_accounting import DpEvent
+
+    _checks.instance("event", event, DpEvent, "give an event of dp-accounting, such as run.event")
 
     def plain(value: Any) -> Any:
         if isinstance(value, DpEvent):
@@ -171,7 +182,7 @@ def event_from_dict(description: dict[str, Any]) -> "DpEvent":
         if isinstance(value, list):
             return [build(item) for item in value]
         if not isinstance(value, dict):
-            return math.inf if value == "inf" else value
+            return math.inf if isinstance(value, str) and value == "inf" else value
         kind = getattr(dp_event, str(value.get("type")), None)
         if not (isinstance(kind, type) and issubclass(kind, dp_event.DpEvent)):
             raise UsageError(
@@ -184,10 +195,22 @@ def event_from_dict(description: dict[str, Any]) -> "DpEvent":
     return with_float_noise(build(description))
 
 
-def _plain(name: str, value: Any) -> float | int:
-    """A field of an event as a plain `int`, if it counts something, or `float`; neither may be negative."""
-    check = _checks.whole if name in _COUNTS else _checks.non_negative
-    return check(name, value, "give a number of 0 or above")
+def _plain(name: str, value: Any) -> Any:
+    """A field of an event: a plain `int`, if it counts something, or `float`, neither of them negative; or an event as it is."""
+    from dp_accounting import DpEvent
+
+    if isinstance(value, list | tuple):
+        return [_plain(name, item) for item in value]
+    if isinstance(value, DpEvent):
+        return value
+    if name in _COUNTS:
+        return _checks.whole(name, value, "give a number of 0 or above")
+    if name not in _MAYBE_INFINITE:
+        number = _checks.non_negative(name, value, "give a number of 0 or above")
+        if name in _PROBABILITIES and number > 1:
+            raise UsageError(f"{name}={value} is above 1: give a probability")
+        return number
+    return _checks.real(name, value, "give a number")
 
 
 def _sigma(value: Any) -> float:

@@ -10,8 +10,20 @@ import numpy as np
 from .. import _checks
 from .._errors import UsageError
 from ._adjacency import ADJACENCIES, UNITS
-from ._epsilon import ACCOUNTANTS, Spent, accountants_of, composed_by, event_epsilon, rounded_up, spent_by
+from ._epsilon import (
+    ACCOUNTANTS,
+    PLD_INTERVAL,
+    Spent,
+    accountants_of,
+    composed_by,
+    event_epsilon,
+    prepared_for,
+    rounded_up,
+    spent_by,
+)
 from ._events import event_from_dict, event_to_dict, with_float_noise
+from ._grid import affordable_interval
+from ._reach import delta_left
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -30,6 +42,12 @@ class LedgerEntry:
     label: str
     event: "DpEvent"
     nonce: str | None = None
+
+    def __post_init__(self) -> None:
+        _checks.text("label", self.label)
+        if self.nonce is not None:
+            _checks.text("nonce", self.nonce)
+        with_float_noise(self.event)
 
 
 @dataclass(frozen=True)
@@ -82,6 +100,9 @@ class Ledger:
     def __post_init__(self) -> None:
         _checks.one_of("adjacency", self.adjacency, ADJACENCIES)
         _checks.one_of("unit", self.unit, UNITS)
+        _checks.instance("entries", self.entries, tuple, "give a tuple of LedgerEntry, or begin with Ledger() and add")
+        for entry in self.entries:
+            _checks.instance("an entry", entry, LedgerEntry, "give LedgerEntry(label, event)")
         known: dict[str, str] = {}
         for entry in self.entries:
             if entry.nonce is None:
@@ -113,6 +134,7 @@ class Ledger:
         Raises:
             UsageError: where they hold under other relations or for other units, and where both have an entry of one nonce.
         """
+        _checks.instance("other", other, Ledger, "give a jaxdp.accounting.Ledger")
         if not self.entries:
             return other if other.entries else self
         self.check_like(other)
@@ -120,6 +142,7 @@ class Ledger:
 
     def check_like(self, other: "Ledger") -> None:
         """Refuse a ledger whose entries hold under another relation or for another unit: a total would hold for neither."""
+        _checks.instance("ledger", other, Ledger, "give a jaxdp.accounting.Ledger")
         for name in ("adjacency", "unit"):
             ours, theirs = getattr(self, name), getattr(other, name)
             if other.entries and ours != theirs:
@@ -159,6 +182,7 @@ class Ledger:
         """
         _checks.delta(delta)
         names = ACCOUNTANTS if accountant is None else (_checks.one_of("accountant", accountant, ACCOUNTANTS),)
+        delta_left(self.event, delta, self.adjacency)  # refuses before anything is composed
         able = [name for name in accountants_of(self.event, self.adjacency) if name in names]
         if able:
             spent = min((self.epsilon(delta=delta, accountant=name) for name in able), key=lambda each: each.epsilon)
@@ -173,26 +197,35 @@ class Ledger:
             self._added(delta, [prefer if prefer in able else able[0] for able in by_entry])
             for prefer in ("rdp", "pld")
         ]
-        return min(splits, key=lambda total: total.epsilon)
+        added = [total for total in splits if total is not None]
+        if not added:
+            raise UsageError(
+                "no two accountants of dp-accounting can account the ledger between them: RDP has no figure for some of its "
+                "entries, and PLD can't count all of the others; keep them in two ledgers, and add their epsilons and deltas"
+            )
+        return min(added, key=lambda total: total.epsilon)
 
-    def _added(self, delta: float, accountant_of: list[str]) -> Total:
-        """The total where each entry is left to the accountant named for it, and there are two of them."""
+    def _added(self, delta: float, accountant_of: list[str]) -> Total | None:
+        """The total where each entry is left to the accountant named for it, of two; None where one can't take all of its own."""
         parts = []
         for name in ("rdp", "pld"):
             entries = [entry for entry, its in zip(self.entries, accountant_of, strict=True) if its == name]
-            ledger = replace(self, entries=tuple(entries))
-            parts.append(
-                (name, tuple(entry.label for entry in entries), composed_by(name, ledger.event, self.adjacency))
-            )
+            event = replace(self, entries=tuple(entries)).event
+            prepared = prepared_for(name, event, self.adjacency)
+            if prepared is None or name not in accountants_of(event, self.adjacency):
+                return None
+            interval = affordable_interval(prepared[1], self.adjacency, PLD_INTERVAL) if name == "pld" else PLD_INTERVAL
+            composed = composed_by(name, event, self.adjacency, interval)
+            parts.append((name, event, composed, tuple(entry.label for entry in entries)))
         candidates = []
         for share in _SHARES:
             spent = [
-                spent_by(composed, name, part * delta)
-                for (name, _, composed), part in zip(parts, (share, 1 - share), strict=True)
+                spent_by(composed, name, event, part * delta, self.adjacency)
+                for (name, event, composed, _), part in zip(parts, (share, 1 - share), strict=True)
             ]
             candidates.append((sum(each.epsilon for each in spent), spent))
         epsilon, spent = min(candidates, key=lambda each: each[0])
-        return Total(epsilon, delta, tuple((each, labels) for each, (_, labels, _) in zip(spent, parts, strict=True)))
+        return Total(epsilon, delta, tuple((each, part[-1]) for each, part in zip(spent, parts, strict=True)))
 
     def to_dict(self) -> dict[str, Any]:
         """The ledger as plain dicts and lists, for JSON."""
@@ -209,7 +242,7 @@ class Ledger:
         try:
             entries = [(entry["label"], entry["event"], entry.get("nonce")) for entry in description["entries"]]
             adjacency, unit = description["adjacency"], description["unit"]
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
             raise UsageError(
                 f"not a ledger: expected adjacency, unit, and entries with a label and an event; found {description!r}"
             ) from error

@@ -13,6 +13,7 @@ import scipy.stats
 
 from .. import _checks
 from .._errors import UsageError
+from ._events import with_float_noise
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -67,6 +68,7 @@ class RandomSearch:
         """
         from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
+        run = with_float_noise(run)
         return RepeatAndSelectDpEvent(run, float(self.mean), _SHAPES[self.distribution])
 
     def number_of_runs(self, rng: np.random.Generator | None = None) -> int:
@@ -79,6 +81,8 @@ class RandomSearch:
         Returns:
             How many runs to make. With "poisson" it may be 0: then nothing but that may be published.
         """
+        if rng is not None:
+            _checks.generator("rng", rng)
         generator = np.random.default_rng() if rng is None else rng
         if self.distribution == "poisson":
             return int(scipy.stats.poisson(self.mean).rvs(random_state=generator))

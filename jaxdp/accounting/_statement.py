@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from .. import _checks
 from ._adjacency import IN_WORDS
 from ._epsilon import Spent, accountants_of, event_epsilon, rounded_up
 from ._ledger import Ledger
@@ -33,7 +34,13 @@ def statement(
     Raises:
         UsageError: for a delta out of range, more steps than the run has, or a ledger under another adjacency.
     """
-    made = run.steps if steps is None else steps
+    from .._run import DPSGD
+
+    _checks.instance("run", run, DPSGD, "give a jaxdp.DPSGD")
+    _checks.texts("notes", notes)
+    if spent_before is not None:
+        _checks.instance("spent_before", spent_before, Ledger, "give a jaxdp.accounting.Ledger")
+    made = run.steps if steps is None else _checks.whole("steps", steps, "give a number of the run's steps")
     unit, several = run.unit_in_words
     return "\n\n".join(
         [
@@ -44,24 +51,18 @@ def statement(
             f"Mechanism: {made:,} steps of DP-SGD. {_sampling(run, delta, made)} The gradient of each {run.unit} was "
             f"{run.rule.in_words(run.clip_norm)}; Gaussian noise of standard deviation {run.noise_multiplier_of_sum:.6g} times "
             f"that norm was added to the sum, which was then divided by {run.expected_batch_size:g}, a constant.",
-            "Protected: the parameters after every step, hence all checkpoints, and whatever is computed from them without "
-            "the training data.",
+            "Protected: the parameters after every step, and whatever is computed from them without the training data.",
             "Not protected: losses, accuracies and gradient norms measured on the training data; choices of hyper-parameters "
             "made by looking at it, unless they are in the ledger; the random keys, with which the noise could be subtracted "
-            "(keep them secret until the run is finished, then delete them). JAX's random generators are not cryptographic, and "
-            "floating-point noise is discrete." + "".join(f" {note}" for note in notes),
+            "(keep them secret until the run is finished, then delete them), and with them the checkpoints of a run under way. "
+            "JAX's random generators are not cryptographic, and floating-point noise is discrete; what it costs that the noise "
+            "ends is taken from delta, but for a thousandth." + "".join(f" {note}" for note in notes),
         ]
     )
 
 
 def _guarantee(run: "DPSGD", delta: float, made: int) -> str:
-    event = run.event_of(made)
-    able = accountants_of(event, run.adjacency)
-    spent = {
-        name: event_epsilon(event, delta=delta, accountant=name, adjacency=run.adjacency)
-        for name in ("rdp", "pld")
-        if name in able
-    }
+    spent = _figures(run, delta, made)
     if len(spent) == 2:
         rdp, pld = spent["rdp"], spent["pld"]
         tighter = ", which is tighter" if pld.epsilon < rdp.epsilon else ""
@@ -69,10 +70,23 @@ def _guarantee(run: "DPSGD", delta: float, made: int) -> str:
             f"This training satisfies {_pair(rdp)}-differential privacy by the RDP accountant of Google's dp-accounting (optimal "
             f"order {rdp.order:g}), and {_pair(pld)} by its PLD accountant{tighter}. Both hold; either may be quoted."
         )
+    if "rdp" in spent:
+        return (
+            f"This training satisfies {_pair(spent['rdp'])}-differential privacy by the RDP accountant of Google's dp-accounting "
+            f"(optimal order {spent['rdp'].order:g}). So large a loss has no figure by its PLD accountant."
+        )
     return (
         f"This training satisfies {_pair(spent['pld'])}-differential privacy by the PLD accountant of Google's dp-accounting. "
         "Its RDP accountant has no figure for this sampling under this adjacency."
     )
+
+
+def _figures(run: "DPSGD", delta: float, made: int) -> dict[str, Spent]:
+    """The run's ε by RDP and by PLD, where there is one."""
+    event = run.event_of(made)
+    names = [name for name in accountants_of(event, run.adjacency) if name != "classic"]
+    of = lambda name: event_epsilon(event, delta=delta, accountant=name, adjacency=run.adjacency)
+    return {name: of(name) for name in names or ["pld"]}
 
 
 def _ledger(run: "DPSGD", delta: float, made: int, before: Ledger) -> list[str]:
@@ -80,9 +94,11 @@ def _ledger(run: "DPSGD", delta: float, made: int, before: Ledger) -> list[str]:
         return []
     total = before.extend(run.ledger(made)).total(delta=delta)
     labels = "; ".join(entry.label for entry in before.entries)
+    alone = max((each.epsilon for each in _figures(run, delta, made).values()), default=0.0)
+    why = f" It is less than the {rounded_up(alone)} for this training alone because it is by another, tighter accountant."
     return [
         f"The same data was used before, by: {labels}. Together with this training that satisfies ({rounded_up(total.epsilon)}, "
-        f"{delta:g})-differential privacy: {total.in_words()}."
+        f"{delta:g})-differential privacy: {total.in_words()}." + (why if total.epsilon < alone else "")
     ]
 
 
@@ -114,4 +130,5 @@ def _sampling(run: "DPSGD", delta: float, made: int) -> str:
 
 
 def _pair(spent: Spent) -> str:
-    return f"({rounded_up(spent.epsilon)}, {spent.delta:g})"
+    coarse = "" if spent.interval is None else f" (an upper bound, in coarse steps of {spent.interval:g})"
+    return f"({rounded_up(spent.epsilon)}, {spent.delta:g}){coarse}"

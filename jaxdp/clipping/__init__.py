@@ -27,4 +27,6 @@ from ._rules import (
     check_rule as check_rule,
     excess_within as excess_within,
 )
+from ._shared import Shared as Shared
+from ._static import closed as closed
 from .ghost import Explanation as Explanation, LeafReport as LeafReport

@@ -17,6 +17,8 @@ from ._inputs import check_batch, check_loss, check_mask, check_params, example_
 from ._microbatches import in_microbatches, usual_size
 from ._per_example import per_example_values_and_grads
 from ._rules import Clipping, ClipRule, Flat, Quantile, QuantileState, check_rule
+from ._shared import unwrapped
+from ._static import closed
 from .ghost import Explanation, Traced, check_covered, clipped_sum, explain, traced
 
 METHODS = ("auto", "ghost", "vmap")
@@ -55,10 +57,14 @@ class ClippedGrad:
     method: str = "auto"
     strict: bool = False
     microbatch_size: int | None = None
+    num_examples: int | None = None  # of the run, if it is a run's
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clip_norm", _checks.clip_norm(self.clip_norm))
         _checks.one_of("method", self.method, METHODS)
+        _checks.function("loss_fn", self.loss_fn, "give a function of (params, example)")
+        for name in ("has_aux", "strict"):
+            object.__setattr__(self, name, _checks.flag(name, getattr(self, name)))
         check_rule(self.rule, self.clip_norm)
         if self.strict and self.method == "vmap":
             raise UsageError(
@@ -81,6 +87,7 @@ class ClippedGrad:
         check_params(params)
         clip_norm = self.clip_norm_now(rule_state)
         size = check_batch(batch)
+        shared = closed(self.unwrapped(shared, size))
         mask = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
         batch = jax.tree.map(jnp.asarray, batch)
         check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)
@@ -127,11 +134,17 @@ class ClippedGrad:
             UsageError: as for a call.
         """
         check_params(params)
-        check_batch(batch)
+        shared = closed(self.unwrapped(shared, check_batch(batch)))
         batch = jax.tree.map(jnp.asarray, batch)
         check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)
         keys = None if rng is None else example_keys(rng, 1)
         return explain(self._trace(params, batch, shared, keys).plan, params)
+
+    def unwrapped(
+        self, shared: tuple[Any, ...], size: int | None, call: str = "grad_fn(params, (X, Y))"
+    ) -> tuple[Any, ...]:
+        """What is shared, as the loss gets it; refuses what could be rows of the batch or of the run's data."""
+        return unwrapped(shared, {"the batch's size": size, "the run's num_examples": self.num_examples}, call)
 
     def traced(self, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any) -> Traced | None:
         """The loss as a jaxpr, whatever the batch's size; None for the method that needs none. `keys` may be a single one."""
@@ -220,13 +233,15 @@ def clipped_grad(
 
     Returns:
         A `ClippedGrad`: `grad_fn(params, batch, *shared, mask=None, rng=None, rule_state=None) -> ClippedGrads`, where
-        `batch` is a pytree with a leading axis [B] on every leaf, `shared` goes to every example as it is,
-        `mask` is bool [B] and False for padding, which contributes exactly zero, and from
-        `rng` each example's loss gets a key of its own as `rng=`.
+        `batch` is a pytree with a leading axis [B] on every leaf, inputs and labels together: `(X, Y)`. `shared` goes to every
+        example as it is, such as frozen weights or a step number; in it, what has an axis of length B is wrapped in
+        `jaxdp.Shared`, and what is no array, such as a number, a string or a function, is never traced. `mask` is bool [B] and
+        False for padding, which contributes exactly zero, and from `rng` each example's loss gets a key of its own as `rng=`.
 
     Raises:
         UsageError: here for a clip norm, method or microbatch size out of range; in the call for parameters that aren't
-            floating point, leaves that disagree on B, an empty batch, a loss that isn't a scalar, a mask of another shape.
+            floating point, leaves that disagree on B, an empty batch, a loss that isn't a scalar, a mask of another shape, and
+            what is shared with an axis of length B, or in a run's function num_examples.
 
     Example:
         >>> import jax.numpy as jnp

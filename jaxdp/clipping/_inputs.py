@@ -8,7 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
+from .. import _checks
 from .._errors import UsageError
+from ..noise._keys import Domain, own_key
+from ._static import opened
 
 
 def check_params(params: Any) -> None:
@@ -17,6 +20,12 @@ def check_params(params: Any) -> None:
     if not leaves:
         raise UsageError("params has no leaves: pass the pytree of arrays to differentiate")
     for path, leaf in leaves:
+        if not (_checks.is_array(leaf) or _checks.is_number(leaf)):
+            raise UsageError(
+                f"params{jax.tree_util.keystr(path)} is a {type(leaf).__name__} and no array: keep only floating-point arrays in "
+                "params, and close over the rest or pass it through *shared (in equinox, equinox.partition(model, "
+                "equinox.is_inexact_array) divides a model so, and equinox.combine joins it in the loss)"
+            )
         dtype = jnp.result_type(leaf)
         if not jnp.issubdtype(dtype, jnp.floating):
             raise UsageError(
@@ -27,6 +36,7 @@ def check_params(params: Any) -> None:
 
 def check_batch(batch: Any) -> int:
     """The batch size B: the leading axis that all leaves must share."""
+    _checks.numbers_alone("batch", batch, "give arrays with a leading axis [B], text as numbers of its tokens")
     sizes = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         if jnp.ndim(leaf) == 0:
@@ -44,7 +54,13 @@ def check_batch(batch: Any) -> int:
 
 
 def check_mask(mask: Any, size: int) -> Bool[Array, " B"]:
-    """`mask` as an array; refuses one that isn't bool [B]."""
+    """`mask`, or a list of bools, as an array; refuses one that isn't bool [B]."""
+    if isinstance(mask, list | tuple):
+        mask = _checks.array("mask", mask, "give bools [B]")
+    if not _checks.is_array(mask):
+        raise UsageError(
+            f"mask={mask!r} is a {type(mask).__name__}: give bools [B], True for an example and False for padding"
+        )
     if jnp.shape(mask) != (size,) or jnp.result_type(mask) != jnp.bool_:
         raise UsageError(
             f"mask has shape {jnp.shape(mask)} and dtype {jnp.result_type(mask)}; it must be bool of shape ({size},): "
@@ -63,7 +79,17 @@ def check_loss(
 ) -> None:
     """Refuse a loss that has effects, or doesn't return one floating-point scalar for one example (and a key, with `rng`)."""
 
-    one_example = lambda params, example, key: loss_of_example(loss_fn, params, example, key, shared)
+    if rng is not None:
+        _checks.key(rng, "rng")
+    _check_call(loss_fn, params, batch, shared, {} if rng is None else {"rng": rng})
+
+    def one_example(params: Any, example: Any, key: Any) -> Any:
+        out = loss_of_example(loss_fn, params, example, key, shared)
+        _checks.numbers_alone(
+            "what the loss returned", out, "return a floating-point scalar (and, with has_aux=True, arrays)"
+        )
+        return out
+
     first = first_of(batch)
     key = None if rng is None else jax.ShapeDtypeStruct(rng.shape, rng.dtype)
     jaxpr, out = jax.make_jaxpr(one_example, return_shape=True)(params, first, key)
@@ -87,15 +113,39 @@ def check_loss(
         )
 
 
+def _check_call(
+    loss_fn: Callable[..., Any], params: Any, batch: Any, shared: tuple[Any, ...], keywords: dict[str, Any]
+) -> None:
+    """Refuse a loss that doesn't take what it would be given, where its signature can be read."""
+    try:
+        signature = inspect.signature(loss_fn)
+    except (TypeError, ValueError):  # of a builtin
+        return
+    try:
+        signature.bind(params, batch, *shared, **keywords)
+    except TypeError as error:
+        call = ", ".join(
+            ["params", "example", *(f"shared {i}" for i in range(len(shared))), *(f"{name}=key" for name in keywords)]
+        )
+        raise UsageError(
+            f"loss_fn can't be called as loss_fn({call}): {error}. Give it parameters for what it is called with; what comes "
+            "behind the batch is handed on to it, and rng= where the gradient function gets one"
+        ) from error
+
+
 def takes_rng(loss_fn: Callable[..., Any]) -> bool:
     """Whether a loss takes `rng=`, and is to be given a key of its own for each example."""
-    return "rng" in inspect.signature(loss_fn).parameters
+    _checks.function("loss_fn", loss_fn, "give a function of (params, example)")
+    try:
+        return "rng" in inspect.signature(loss_fn).parameters
+    except (TypeError, ValueError):  # of a builtin
+        return False
 
 
 def loss_of_example(loss_fn: Callable[..., Any], params: Any, example: Any, key: Any, shared: tuple[Any, ...]) -> Any:
     """What the loss returns for one example; without a key, it gets no `rng`."""
     keywords = {} if key is None else {"rng": key}
-    return loss_fn(params, example, *shared, **keywords)
+    return loss_fn(params, example, *opened(shared), **keywords)
 
 
 def first_of(batch: Any) -> Any:
@@ -106,4 +156,5 @@ def first_of(batch: Any) -> Any:
 def example_keys(rng: Key[Array, ""], size: int, offset: int | Int[Array, ""] = 0) -> Key[Array, " B"]:
     """One key an example, from its position in the batch alone, so that padding or splitting the batch changes none."""
     positions = jnp.arange(size, dtype=jnp.int32) + offset
-    return jax.vmap(lambda position: jax.random.fold_in(rng, position))(positions)
+    own = own_key(rng, Domain.LOSS)
+    return jax.vmap(lambda position: jax.random.fold_in(own, position))(positions)

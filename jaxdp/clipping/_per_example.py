@@ -6,7 +6,10 @@ from typing import Any
 import jax
 from jaxtyping import Array, Key
 
+from .. import _checks
 from ._inputs import check_batch, check_loss, check_params, example_keys, loss_of_example
+from ._shared import unwrapped
+from ._static import closed
 
 
 def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
@@ -23,7 +26,8 @@ def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> 
         parameters' dtype; with `has_aux`, the pair of that and of `aux` with a leading axis [B].
 
     Raises:
-        UsageError: for parameters that aren't floating point, a loss that isn't a scalar, a ragged batch.
+        UsageError: for parameters that aren't floating point, a loss that isn't a scalar, a ragged batch, and what is shared with
+            an axis of the batch's size, unless it is a `jaxdp.Shared`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -32,9 +36,13 @@ def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> 
         Array([1., 9.], dtype=float32)
     """
 
+    _checks.function("loss_fn", loss_fn, "give a function of (params, example)")
+    has_aux = _checks.flag("has_aux", has_aux)
+
     def grad_fn(params: Any, batch: Any, *shared: Any, rng: Key[Array, ""] | None = None) -> Any:
         check_params(params)
         size = check_batch(batch)
+        shared = closed(unwrapped(shared, {"the batch's size": size}, "f(params, (X, Y))"))
         check_loss(loss_fn, has_aux, params, batch, shared, rng)
         keys = None if rng is None else example_keys(rng, size)
         losses_and_aux, grads = per_example_values_and_grads(loss_fn, has_aux, params, batch, shared, keys)

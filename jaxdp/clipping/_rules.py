@@ -17,8 +17,9 @@ from jaxtyping import Array, Bool, Float, Int32, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise import standard_normal
+from ..noise._copies import each_with_its_own
+from ..noise._keys import Domain, own_key
 
-_COUNTS = 2**31 - 1  # no step has this number, so no step's noise has the key derived from it
 _DOWN = 1 - 2.0**-22  # more than the roundings that a factor's computation adds to those of its norm
 
 
@@ -100,6 +101,9 @@ class PerGroup:
                 raise UsageError(
                     f"PerGroup: labels don't fit params: {error}; give params' tree or a prefix of it"
                 ) from error
+        _checks.texts("labels", labels)
+        if self.weights is not None:
+            _checks.instance("weights", self.weights, Mapping, "give a number by label, such as {'kernels': 1.0}")
         names = list(dict.fromkeys(labels))
         weights = dict.fromkeys(names, 1.0) if self.weights is None else self.weights
         if missing := set(names) - set(weights):
@@ -230,16 +234,23 @@ class Quantile:
         start = _checks.clip_norm(clip_norm)
         check_rule(self, start)
         _checks.key(key)
-        return QuantileState(jnp.float32(start), jax.random.fold_in(key, _COUNTS), jnp.int32(0))
+        return QuantileState(jnp.float32(start), own_key(key, Domain.QUANTILE), jnp.int32(0))
 
     def update(self, state: QuantileState, norms: Float[Array, " B"], mask: Bool[Array, " B"]) -> QuantileState:
         """The next step's state, from the norms that `clipped_grad` saw."""
+        if not isinstance(state, QuantileState):
+            raise UsageError(f"state is a {type(state).__name__}: begin with state = rule.init(clip_norm, key)")
+        if not (_checks.is_real(norms) and _checks.is_array(mask) and jnp.shape(norms) == jnp.shape(mask)):
+            raise UsageError(
+                "norms and mask are not of one shape [B]: give out.norms of jaxdp.clipped_grad, and its mask"
+            )
         return self.update_by_count(state, excess_within(norms, mask, state.clip_norm))
 
     def update_by_count(self, state: QuantileState, excess: Float[Array, ""]) -> QuantileState:
         """The same from \\(\\sum_i (\\mathbb 1[\\lVert g_i\\rVert \\le C] - 1/2)\\)."""
         batch = self.batch_size()
-        noise = standard_normal(jax.random.fold_in(state.key, state.step), ()) * jnp.float32(self._count_noise())
+        step = each_with_its_own((state.key, state.step), excess, state.step)
+        noise = standard_normal(jax.random.fold_in(state.key, step), ()) * jnp.float32(self._count_noise())
         fraction = jnp.clip((excess + noise) / jnp.float32(batch) + 0.5, 0, 1)
         change = jnp.exp(-jnp.float32(self.learning_rate) * (fraction - jnp.float32(self.quantile)))
         return QuantileState(jnp.clip(state.clip_norm * change, 1e-30, 1e30), state.key, state.step + 1)

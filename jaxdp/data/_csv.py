@@ -5,11 +5,12 @@ import csv
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from .. import _checks
 from .._errors import UsageError
 
 _ROWS_AT_ONCE = 1000
@@ -54,6 +55,7 @@ def read_columns(
         UsageError: for a file that is missing or empty, a column that isn't there, an id that comes twice, rows of another
             length, and cells that are neither a finite number nor one of the column's categories, with row and column.
     """
+    _check_chosen(chosen, categories)
     categories = categories or {}
     with _rows(path) as rows:
         header = next(iter(rows))
@@ -84,9 +86,20 @@ def read_columns(
     )
 
 
+def _check_chosen(chosen: Any, categories: Any) -> None:
+    if chosen is not None:
+        _checks.texts("chosen", chosen)
+    if categories is not None:
+        _checks.instance("categories", categories, Mapping, "give values by column, such as {'sex': ('f', 'm')}")
+        for name, values in categories.items():
+            _checks.text("a column of categories", name)
+            _checks.texts(f"categories[{name!r}]", values)
+
+
 @contextlib.contextmanager
 def _rows(path: Path) -> Iterator[Iterator[list[str]]]:
     """A file's rows as lists of text, the first line's names first."""
+    path = _checks.path("path", path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file)

@@ -1,11 +1,13 @@
 """What training reads: images and labels, split into training and test, and a fingerprint that tells data sets apart."""
 
 import hashlib
+import hmac
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, UInt8
 
+from .. import _checks
 from .._errors import UsageError
 
 
@@ -42,6 +44,8 @@ def hold_back(data: Dataset, size: int) -> Dataset:
     Raises:
         UsageError: where nothing would be left to train on.
     """
+    _checks.instance("data", data, Dataset, "give a jaxdp.data.Dataset")
+    size = _checks.whole("size", size, "give how many examples to hold back")
     if size == 0:
         return data
     if size >= len(data.train_labels):
@@ -58,10 +62,14 @@ def hold_back(data: Dataset, size: int) -> Dataset:
     )
 
 
-def fingerprint(*arrays: np.ndarray) -> str:
-    """SHA-256 of the arrays' dtypes, shapes and contents, as 64 hexadecimal digits."""
-    digest = hashlib.sha256()
-    for array in arrays:
+def fingerprint(*arrays: np.ndarray, secret: bytes) -> str:
+    """HMAC-SHA256 of the arrays' dtypes, shapes and contents under a secret key, as 64 hexadecimal digits.
+
+    Without a secret, whoever knows all records but one finds that one by trying: never keep a plain hash of private records.
+    """
+    digest = hmac.new(secret, digestmod=hashlib.sha256)
+    for given in arrays:
+        array = np.asarray(_checks.array("an array", given, "give arrays of numbers"))
         digest.update(f"{array.dtype.str}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).data)
+        digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

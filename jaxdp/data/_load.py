@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from .. import _checks
 from .._errors import UsageError
 from ._dataset import Dataset
 from ._mnist import load_mnist
@@ -21,6 +22,7 @@ def load(name: str = "mnist", data_dir: Path | None = None) -> Dataset:
     Raises:
         UsageError: for a data set that is damaged, unknown, not prepared, or not of images and labels.
     """
+    _checks.text("name", name)
     if name == "mnist" and data_dir is None:
         return load_mnist()
     if not name:

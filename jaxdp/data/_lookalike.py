@@ -10,11 +10,23 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import _checks
 from .._errors import UsageError
+from .._outputs import check_output, written
+
+_SPLITS = ("train", "test")
+_MOST_CELLS = 2**28  # of a file, which is drawn as a whole: 2 GiB of numbers
 
 
 def write_lookalike(
-    folder: Path, *, rows: int = 23_814, features: int = 872, targets: int = 206, test_rows: int = 1000, seed: int = 0
+    folder: Path,
+    *,
+    rows: int = 23_814,
+    features: int = 872,
+    targets: int = 206,
+    test_rows: int = 1000,
+    seed: int = 0,
+    overwrite: bool = False,
 ) -> None:
     """Write train_features.csv, train_targets_scored.csv, test_features.csv and, to check predictions, test_targets_scored.csv.
 
@@ -28,16 +40,36 @@ def write_lookalike(
         targets: columns of targets.
         test_rows: of the test files.
         seed: of the law and the draws.
+        overwrite: whether files of these names may be replaced.
 
     Raises:
-        UsageError: for counts below 1, or more targets than rows.
+        UsageError: for counts below 1 or too large to draw, more targets than rows, a seed below 0, and before anything is drawn
+            where a file can't be written or exists.
     """
+    folder = _checks.path("folder", folder)
+    fix = "give a whole number"
+    rows, features = _checks.whole("rows", rows, fix), _checks.whole("features", features, fix)
+    targets, test_rows = _checks.whole("targets", targets, fix), _checks.whole("test_rows", test_rows, fix)
+    seed = _checks.whole("seed", seed, fix)
     if min(rows, features, targets, test_rows) < 1 or targets > rows:
         raise UsageError(
             f"rows={rows}, features={features}, targets={targets}, test_rows={test_rows}: give 1 or more each, and no more "
             "targets than rows"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    if max(rows, test_rows) * max(features, targets) > _MOST_CELLS:
+        raise UsageError(
+            f"rows={rows}, features={features}, targets={targets}, test_rows={test_rows} are more than {_MOST_CELLS} numbers "
+            "in a file: give fewer"
+        )
+    if seed < 0:
+        raise UsageError(f"seed={seed} must be 0 or above")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} can't be made ({error.strerror}): give a folder that can be written") from error
+    for split in _SPLITS:
+        for kind in ("features", "targets_scored"):
+            check_output("file", folder / f"{split}_{kind}.csv", overwrite=overwrite)
     rng = np.random.default_rng(seed)
     mechanisms = max(2, targets // 2)
     directions = rng.normal(size=(mechanisms, features)) * (rng.random((mechanisms, features)) < 0.3) * 1.5
@@ -45,7 +77,7 @@ def write_lookalike(
     belongs = rng.integers(0, mechanisms, targets)
     cells = features // 8
     names = [f"g-{i}" for i in range(features - cells)] + [f"c-{i}" for i in range(cells)]
-    for split, count in (("train", rows), ("test", test_rows)):
+    for split, count in zip(_SPLITS, (rows, test_rows), strict=True):
         ids = [f"id_{split}_{i:06d}" for i in range(count)]
         treated = rng.random(count) < 0.92
         active = treated & (rng.random(count) < 0.6)
@@ -71,7 +103,7 @@ def write_lookalike(
 
 
 def _write(path: Path, header: Sequence[str], ids: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    with path.open("w", newline="") as file:
+    with written(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows([name, *row] for name, row in zip(ids, rows, strict=True))

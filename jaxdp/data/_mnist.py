@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import _checks
 from .._errors import UsageError
 from ._dataset import Dataset
 
@@ -33,7 +34,7 @@ def load_mnist(directory: Path | None = None) -> Dataset:
     Raises:
         UsageError: for a file that is missing or damaged, saying which one and what was expected.
     """
-    folder = Path(__file__).parent / "mnist" if directory is None else directory
+    folder = Path(__file__).parent / "mnist" if directory is None else _checks.path("directory", directory)
     train_images, train_labels, test_images, test_labels = (_read_idx(folder / f"{name}.gz") for name in _SHA256)
     return Dataset(
         "mnist",

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from .. import _checks
 from .._errors import UsageError
+from ..noise._keys import Domain, own_key
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -34,8 +36,21 @@ class Bounds:
     lower: Float[np.ndarray, " columns"]
     upper: Float[np.ndarray, " columns"]
 
+    def __post_init__(self) -> None:
+        for name, ends in (("lower", self.lower), ("upper", self.upper)):
+            is_row = isinstance(ends, np.ndarray) and ends.ndim == 1 and _checks.is_real(ends)
+            if not (is_row and ends.shape == np.shape(self.upper)):
+                raise UsageError(
+                    f"{name}={ends!r:.200} is no row of numbers: give NumPy's arrays [columns], one for each end"
+                )
+
     def scaled(self, values: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, "rows columns"]:
         """Values clamped and mapped to [-1, 1], in float32; NaN stays NaN."""
+        values = np.asarray(_checks.array("values", values, "give numbers [rows, columns]"))
+        if not _checks.is_real(values) or values.shape[-1:] != self.lower.shape:
+            raise UsageError(
+                f"values are {values.dtype} of shape {values.shape}: give real numbers [rows, {len(self.lower)}]"
+            )
         middle, half = (self.upper + self.lower) / 2, (self.upper - self.lower) / 2
         return ((values - middle) / half).clip(-1, 1).astype(np.float32)
 
@@ -55,6 +70,9 @@ def same_bounds(lower: float, upper: float, columns: int) -> Bounds:
     Raises:
         UsageError: for bounds that aren't finite and in order.
     """
+    fix = "give numbers such as -10 10"
+    lower, upper = _checks.real("lower", lower, fix), _checks.real("upper", upper, fix)
+    columns = _checks.whole("columns", columns, "give the number of columns")
     if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
         raise UsageError(f"--bounds={lower} {upper} must be finite, the lower one first: such as -10 10")
     return Bounds(np.full(columns, lower, np.float64), np.full(columns, upper, np.float64))
@@ -66,6 +84,8 @@ def read_bounds(path: Path, names: tuple[str, ...]) -> Bounds:
     Raises:
         UsageError: for a file that can't be read, a column without bounds, or bounds that aren't finite and in order.
     """
+    path = _checks.path("path", path)
+    _checks.texts("names", names)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = {row["name"]: (float(row["lower"]), float(row["upper"])) for row in csv.DictReader(file)}
@@ -107,6 +127,10 @@ def estimated_bounds(
     """
     from ..mechanisms import Gaussian
 
+    _checks.key(key)
+    values = np.asarray(_checks.array("values", values, "give [rows, columns]"))
+    if values.ndim != 2 or 0 in values.shape or not _checks.is_real(values):
+        raise UsageError(f"values are {values.dtype} of shape {values.shape}: give real numbers [rows, columns]")
     rows, columns = values.shape
     counted = (columns, len(_POWERS))
     noise = Gaussian(noise_multiplier=noise_multiplier, sensitivity=math.sqrt(columns), shape=counted, integers=True)
@@ -118,7 +142,7 @@ def estimated_bounds(
     magnitudes = np.ceil(np.log2(np.maximum(np.abs(np.nan_to_num(values)), 2.0 ** _POWERS[0]))).astype(np.int64)
     places = (magnitudes - _POWERS[0]).clip(0, len(_POWERS) - 1)
     counts = np.stack([np.bincount(places[:, column], minlength=len(_POWERS)) for column in range(columns)])
-    noisy = np.asarray(noise(counts, key=key), np.float64)
+    noisy = np.asarray(noise(counts, key=own_key(key, Domain.TABLE_BOUNDS)), np.float64)
     significant = np.where(noisy > max(_SHARE * rows, 4 * noise.scale), noisy, 0)  # of the others, noise is most
     last = len(_POWERS) - 1 - (significant[:, ::-1] > 0).argmax(axis=1)
     largest = np.where(significant.any(axis=1), last, 0)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, UInt8
 
+from .. import _checks
 from .._errors import UsageError
 from ._csv import Columns, header_of, read_columns
 from ._scaling import Bounds
@@ -72,12 +73,13 @@ def chosen_columns(path: Path, listed: Path | None) -> tuple[str, ...]:
     names = header_of(path)[1:]
     if listed is None:
         return tuple(names)
+    listed = _checks.path("listed", listed)
     try:
-        entries = [line.strip() for line in listed.read_text().replace(",", "\n").splitlines() if line.strip()]
-    except OSError as error:
-        raise UsageError(
-            f"--columns={listed} can't be read ({error.strerror}): give a file of names or numbers"
-        ) from error
+        entries = [
+            line.strip() for line in listed.read_text("utf-8-sig").replace(",", "\n").splitlines() if line.strip()
+        ]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--columns={listed} can't be read ({error}): give a file of names or numbers") from error
     if not entries:
         raise UsageError(f"--columns={listed} lists nothing: give names or numbers of columns, one a line")
     found = []
@@ -99,6 +101,8 @@ def declared_categories(declared: Sequence[str], columns: Sequence[str]) -> dict
     Raises:
         UsageError: for text of another form, and for fewer than two values.
     """
+    _checks.texts("declared", declared)
+    _checks.texts("columns", columns)
     found = {}
     for text in declared:
         name, equals, values = text.partition("=")
@@ -115,6 +119,7 @@ def read_targets(path: Path, ids: tuple[str, ...]) -> tuple[UInt8[np.ndarray, "r
     Raises:
         UsageError: as `read_columns` does; for ids that don't match, values other than 0 and 1, and more targets than rows.
     """
+    _checks.texts("ids", ids)
     raw = read_columns(path)
     known = {name: place for place, name in enumerate(raw.ids)}
     missing = [name for name in ids if name not in known]

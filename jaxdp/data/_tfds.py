@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _checks
 from .._errors import UsageError
 from ._dataset import Dataset
 
@@ -33,7 +34,8 @@ def load_tfds(name: str, data_dir: Path | None = None) -> Dataset:
         UsageError: where the data set isn't prepared there, isn't in the array_record format, or isn't one of uint8
             images of one size with integer labels. The message says which command prepares it.
     """
-    root = Path("~/tensorflow_datasets").expanduser() if data_dir is None else Path(data_dir)
+    _checks.text("name", name)
+    root = Path("~/tensorflow_datasets").expanduser() if data_dir is None else _checks.path("data_dir", data_dir)
     folder = _prepared_folder(name, root)
     builder = _builder(name, folder, root)
     image, label = _image_and_label(name, builder.info)

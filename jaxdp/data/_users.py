@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Shaped
 
 from .. import _checks
@@ -39,8 +40,9 @@ def group_by_user(
         ((3, 2), [1, 2, 1])
     """
     most = _checks.count("records_per_user", records_per_user, "give the most records of a user")
-    owners = np.asarray(users)
-    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(records)]
+    _checks.generator("rng", rng)
+    owners = _on_host("users", users)
+    leaves = [_on_host("records", leaf) for leaf in jax.tree.leaves(records)]
     sizes = {len(leaf) if leaf.ndim else 0 for leaf in leaves} | {len(owners) if owners.ndim == 1 else 0}
     if len(sizes) != 1 or sizes == {0}:
         raise UsageError(
@@ -56,6 +58,19 @@ def group_by_user(
     mask = place < counts[:, None]
     rows = order[starts[:, None] + np.where(mask, place, 0)]
     return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], records), mask
+
+
+def _on_host(name: str, given: Any) -> np.ndarray:
+    """An array of numbers or strings; refuses what is neither, and what is traced."""
+    if isinstance(given, Tracer):
+        raise UsageError(f"{name} are traced by jax: group records on the host, outside of jax.jit")
+    try:
+        array = np.asarray(given)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{name} are no array ({error}): give [records], numbers or strings") from error
+    if array.dtype.kind not in "biufcUS" and not _checks.is_array(array):
+        raise UsageError(f"{name} are {array.dtype}: give [records], numbers or strings")
+    return array
 
 
 def _priorities(names: np.ndarray, owner: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -80,6 +95,8 @@ def loss_of_user(loss_fn: Callable[..., Float[Array, ""]]) -> Callable[..., Floa
         A function of `(params, (records, mask), *shared)`, as `jaxdp.clipped_grad` and `make_step` take it for the arrays that
         `group_by_user` gives. A user with fewer records weighs as much as one with many.
     """
+
+    _checks.function("loss_fn", loss_fn, "give a function of (params, record)")
 
     def loss(params: Any, user: tuple[Any, Bool[Array, " k"]], *shared: Any) -> Float[Array, ""]:
         records, mask = user

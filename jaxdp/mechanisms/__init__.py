@@ -11,7 +11,8 @@ Each is a frozen description that knows its noise and its dp-accounting event, a
 - `RandomizedResponse` lets everyone answer for themselves, and estimates what the answers were.
 - `NoisyMean` and `NoisyHistogram` summarise records that are clamped to public bounds.
 
-Leading axes are independent releases, each of which costs the event once: `event_of` counts them.
+Leading axes are independent releases, each of which costs the event once: `event_of` counts them. A key serves one call:
+`jax.vmap` over values with one key, which would give all of them the same noise, is refused.
 """
 
 from ._additive import Gaussian as Gaussian, Laplace as Laplace

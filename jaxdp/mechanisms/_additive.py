@@ -12,6 +12,8 @@ from jaxtyping import Array, Float, Key
 from .. import _checks
 from .._errors import UsageError
 from ..accounting._events import gaussian_event, repeated
+from ..noise._copies import each_with_its_own
+from ..noise._keys import Domain, own_key
 from ._discrete_gaussian import MARGIN, MOST_STEPS as MOST_OF_GAUSSIAN, discrete_gaussian
 from ._grid import (
     MOST_STEPS as MOST_OF_LAPLACE,
@@ -50,7 +52,7 @@ class Laplace:
         >>> import jax
         >>> laplace = Laplace(epsilon=0.5, sensitivity=1, integers=True)
         >>> float(laplace(1000, key=jax.random.key(0)))
-        1003.4052734375
+        1000.2216796875
         >>> laplace.event
         LaplaceDpEvent(noise_multiplier=2.0)
 
@@ -68,7 +70,8 @@ class Laplace:
 
     def __post_init__(self) -> None:
         epsilon, sensitivity = checked_epsilon(self.epsilon), checked_sensitivity(self.sensitivity)
-        settle(self, epsilon=epsilon, sensitivity=sensitivity, shape=checked_shape(self.shape))
+        integers = _checks.flag("integers", self.integers)
+        settle(self, epsilon=epsilon, sensitivity=sensitivity, shape=checked_shape(self.shape), integers=integers)
         _check_scale(self)
 
     @property
@@ -112,7 +115,7 @@ class Laplace:
         return _release(self, values, key)
 
     def _noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        return discrete_laplace(key, shape, self.step / self.scale)
+        return discrete_laplace(own_key(key, Domain.LAPLACE_MECHANISM), shape, self.step / self.scale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +123,8 @@ class Gaussian:
     r"""Values plus Gaussian noise of standard deviation σ = noise multiplier · Δ.
 
     The noise is a discrete Gaussian on a grid (see `jaxdp.mechanisms._discrete_gaussian`), and σ covers the values' rounding to
-    it. Draws end at 9 σ, beyond which 10⁻¹⁸ of a true Gaussian lie. Values are clamped to ±2^50 steps of the grid.
+    it. Draws end at 8.8 σ, beyond which 10⁻¹⁸ of a true Gaussian lie; `jaxdp.accounting` takes
+    what that costs from delta. Values are clamped to ±2^50 steps of the grid.
 
     Args:
         noise_multiplier: standard deviation of the noise over the sensitivity, from 1e-3 to 1e6.
@@ -154,7 +158,8 @@ class Gaussian:
         if not 1e-3 <= noise_multiplier <= 1e6:
             raise UsageError(f"noise_multiplier={noise_multiplier} must lie between 1e-3 and 1e6: {fix}")
         sensitivity = checked_sensitivity(self.sensitivity)
-        settle(self, noise_multiplier=noise_multiplier, sensitivity=sensitivity, shape=checked_shape(self.shape))
+        integers, shape = _checks.flag("integers", self.integers), checked_shape(self.shape)
+        settle(self, noise_multiplier=noise_multiplier, sensitivity=sensitivity, shape=shape, integers=integers)
         _check_scale(self)
 
     @classmethod
@@ -207,13 +212,14 @@ class Gaussian:
         return _release(self, values, key)
 
     def _noise(self, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-        return discrete_gaussian(key, shape, self.scale / self.step)
+        return discrete_gaussian(own_key(key, Domain.GAUSSIAN_MECHANISM), shape, self.scale / self.step)
 
 
 def _release(mechanism: Laplace | Gaussian, values: Any, key: jax.Array) -> jax.Array:
     _checks.key(key)
     checked = checked_values(values, mechanism.shape, integers=mechanism.integers)
-    known = steps_of(checked, mechanism.step) if isinstance(checked, np.ndarray) else checked
+    on_host = isinstance(checked, np.ndarray)
+    known = steps_of(checked, mechanism.step) if on_host else each_with_its_own(key, checked, checked)
     return _on_grid(mechanism, known, key)
 
 

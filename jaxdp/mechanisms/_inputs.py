@@ -48,7 +48,7 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
 
 def leading(values: Any, shape: tuple[int, ...]) -> int:
     """How many releases `values` are: one for each index of the axes before `shape`."""
-    return math.prod(_leading_axes(np.shape(values), shape))
+    return math.prod(_leading_axes(_array(values).shape, shape))
 
 
 def checked_values(values: Any, shape: tuple[int, ...], *, integers: bool) -> jax.Array | np.ndarray:
@@ -58,8 +58,8 @@ def checked_values(values: Any, shape: tuple[int, ...], *, integers: bool) -> ja
         JAX's array in int32 where they are `integers`, else in float32; NumPy's in float64 where these might not hold them, since
         float32 would move values beyond 2^24 by more than a record can.
     """
-    _leading_axes(np.shape(values), shape)
     given = _array(values)
+    _leading_axes(given.shape, shape)
     whole = jnp.issubdtype(given.dtype, jnp.integer) or given.dtype == bool
     if integers and not whole:
         raise UsageError(f"values are {given.dtype}, and integers=True: give whole numbers, or leave integers out")
@@ -76,13 +76,18 @@ def records_on_host(records: Any) -> np.ndarray:
         raise UsageError(
             "records are traced by jax: summaries are computed on the host, so call them outside of jax.jit"
         )
-    given = np.asarray(records)
+    given = np.asarray(_array(records))
     _check_real(given, "records")
     return given.astype(np.float64)
 
 
 def _array(values: Any) -> jax.Array | np.ndarray:
-    given = values if isinstance(values, jax.Array) else np.asarray(values)
+    try:
+        given = values if isinstance(values, jax.Array) else np.asarray(values)
+    except ValueError as error:
+        raise UsageError(f"values are no array ({error}): give an array of numbers") from error
+    if jnp.issubdtype(given.dtype, jnp.floating) and given.dtype.itemsize < 4:
+        return given.astype(jnp.float32)
     return given.astype(np.float64) if given.dtype == np.longdouble else given
 
 

@@ -12,6 +12,8 @@ from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
 from .._errors import UsageError
+from ..noise._copies import each_with_its_own
+from ..noise._keys import Domain, own_key
 from ..noise._threefry import index_bits
 from ._inputs import checked_epsilon, settle, whole_numbers
 
@@ -41,7 +43,7 @@ class RandomizedResponse:
         >>> truth = np.arange(100_000) % 10 < 3
         >>> reports = respond(truth, key=jax.random.key(0))
         >>> print(f"yes: {respond.estimate(reports)[1]:.2f}, with a standard error of {respond.standard_error(100_000):.3f}")
-        yes: 0.30, with a standard error of 0.003
+        yes: 0.31, with a standard error of 0.003
 
     References:
         Warner, "Randomized response: a survey technique for eliminating evasive answer bias", 1965; Kairouz, Bonawitz and Ramage,
@@ -89,7 +91,8 @@ class RandomizedResponse:
             UsageError: for answers of another type or out of range.
         """
         _checks.key(key)
-        return _respond(self, whole_numbers(answers, "answers", self.categories), key)
+        checked = whole_numbers(answers, "answers", self.categories)
+        return _respond(self, each_with_its_own(key, checked, checked), key)
 
     def estimate(self, reports: Any) -> Float[np.ndarray, " categories"]:
         r"""The proportion of each answer, without bias: \((f_j - p/k) / (1 - p)\) for reports of frequency \(f_j\).
@@ -100,7 +103,8 @@ class RandomizedResponse:
         Returns:
             float64 [k]; sums to 1, and single proportions can be below 0 or above 1.
         """
-        checked = np.asarray(whole_numbers(reports, "reports", self.categories)).ravel()
+        given = _checks.array("reports", reports, f"give whole numbers from 0 to {self.categories - 1}")
+        checked = np.asarray(whole_numbers(given, "reports", self.categories)).ravel()
         if not checked.size:
             raise UsageError("reports are empty: there is nothing to estimate proportions from")
         found = np.bincount(checked, minlength=self.categories) / checked.size
@@ -113,7 +117,7 @@ class RandomizedResponse:
 
 @partial(jax.jit, static_argnums=0)
 def _respond(mechanism: RandomizedResponse, answers: jax.Array, key: jax.Array) -> jax.Array:
-    of_coins, of_answers = jax.random.bits(key, (2, 2), jnp.uint32)
+    of_coins, of_answers = jax.random.bits(own_key(key, Domain.RANDOMIZED_RESPONSE), (2, 2), jnp.uint32)
     coin, low = index_bits(of_coins, answers.shape)
     anew = coin < jnp.uint32(round(mechanism.noise_parameter * 2**32))
     k = jnp.uint32(mechanism.categories)

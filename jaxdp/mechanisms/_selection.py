@@ -11,6 +11,8 @@ from jaxtyping import Array, Float, Int, Key, UInt32
 
 from .. import _checks
 from ..accounting._events import repeated
+from ..noise._copies import each_with_its_own
+from ..noise._keys import Domain, own_key
 from ..noise._threefry import index_bits
 from ._grid import ROUNDING, discrete_laplace, finest_step
 from ._inputs import checked_epsilon, checked_scores, checked_sensitivity, settle
@@ -87,7 +89,8 @@ class Exponential:
             UsageError: for no candidates, and for scores that aren't finite.
         """
         _checks.key(key)
-        return _race(self, checked_scores(scores), key)
+        checked = checked_scores(scores)
+        return _race(self, each_with_its_own(key, checked, checked), key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +136,15 @@ class ReportNoisyMax:
     def __call__(self, scores: Any, *, key: Key[Array, ""]) -> Int[Array, "..."]:
         """Choose; arguments, result and errors as `Exponential` has them."""
         _checks.key(key)
-        return _noisy_max(self, checked_scores(scores), key)
+        checked = checked_scores(scores)
+        return _noisy_max(self, each_with_its_own(key, checked, checked), key)
 
 
 def _check(mechanism: Exponential | ReportNoisyMax) -> None:
     epsilon, sensitivity = checked_epsilon(mechanism.epsilon), checked_sensitivity(mechanism.sensitivity)
-    settle(mechanism, epsilon=epsilon, sensitivity=sensitivity, monotonic=bool(mechanism.monotonic))
+    settle(
+        mechanism, epsilon=epsilon, sensitivity=sensitivity, monotonic=_checks.flag("monotonic", mechanism.monotonic)
+    )
 
 
 def _weights(mechanism: Exponential, scores: jax.Array) -> jax.Array:
@@ -150,7 +156,7 @@ def _weights(mechanism: Exponential, scores: jax.Array) -> jax.Array:
 @partial(jax.jit, static_argnums=0)
 def _race(mechanism: Exponential, scores: jax.Array, key: jax.Array) -> jax.Array:
     """The candidate whose exponential variable, divided by its weight, is smallest."""
-    arrivals = _log_exponential(jax.random.bits(key, (2,), jnp.uint32), scores.shape)
+    arrivals = _log_exponential(jax.random.bits(own_key(key, Domain.EXPONENTIAL), (2,), jnp.uint32), scores.shape)
     return jnp.argmin(arrivals - _weights(mechanism, scores), axis=-1).astype(jnp.int32)
 
 
@@ -167,6 +173,6 @@ def _noisy_max(mechanism: ReportNoisyMax, scores: jax.Array, key: jax.Array) -> 
     step = finest_step(moved / mechanism.epsilon, moved / 3, 2**20)
     covered = moved + 3 * step  # a difference that is rounded is off by a step at most, in both data sets
     scale = covered / (mechanism.epsilon - ROUNDING - _IN_FLOAT32)
-    noise = discrete_laplace(key, scores.shape, step / scale)
+    noise = discrete_laplace(own_key(key, Domain.REPORT_NOISY_MAX), scores.shape, step / scale)
     behind = jnp.maximum(scores * jnp.float32(1 / step), -(2.0**29))  # further than any noise reaches: it ends at 2^27
     return jnp.argmax(jnp.round(behind).astype(jnp.int32) + noise, axis=-1).astype(jnp.int32)

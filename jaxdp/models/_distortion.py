@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Num
 
+from ..noise._keys import Domain, own_key
 from ._pixels import scaled_pixels
 
 
@@ -35,7 +36,7 @@ def distorted(
         >>> distorted(jax.random.key(0), jnp.zeros((28, 28, 1), jnp.uint8)).shape
         (28, 28, 1)
     """
-    numbers = jax.random.uniform(key, (6,), jnp.float32, -1.0, 1.0)
+    numbers = jax.random.uniform(own_key(key, Domain.DISTORTED), (6,), jnp.float32, -1.0, 1.0)
     ink = scaled_pixels(image) + 1
     ink = _moved_in_rows(ink, 1 + scale * numbers[0], turn * numbers[1], shift * numbers[2])
     slant = turn * (-numbers[1] + 0.5 * numbers[4])
@@ -70,7 +71,7 @@ def erased(key: Key[Array, ""], image: Float[Array, "height width channels"], si
     References:
         DeVries and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout", arXiv 1708.04552.
     """
-    at = jax.random.uniform(key, (2,), jnp.float32)
+    at = jax.random.uniform(own_key(key, Domain.ERASED), (2,), jnp.float32)
     inside = [
         jnp.abs(jnp.arange(length, dtype=jnp.float32) - place * length) < side / 2
         for length, place in zip(image.shape[:2], at, strict=True)

@@ -1,9 +1,61 @@
-"""Keys that nobody can guess."""
+"""Keys that nobody can guess, one key in two places without the same words, and names for keys that tell nothing.
 
+Whatever takes a key derives its words through a `Domain` of its own: a key that was handed to a sampler and to `jaxdp.privatize`
+alike says nothing about the noise by who was drawn.
+"""
+
+import enum
+import hashlib
 import os
+from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Key, UInt32
+
+
+@enum.unique
+class Domain(enum.IntEnum):
+    """What a key is used for: a number that is folded into it before anything else is derived.
+
+    With JAX's default generator, key i of `jax.random.split(key, n)` is `jax.random.fold_in(key, i)`. So these numbers are taken
+    from the 256 below 2^31: no step, epoch, row or part of a split that anyone derives a key by is numbered so high, for those
+    are counted from 0 and arrays or loops of 2^31 - 256 are out of reach. Numbers of one domain are folded into its own key, one
+    level deeper. Two domains differ in their number, so that words coincide as those of two random keys do.
+    """
+
+    QUANTILE = 2**31 - 1
+    NEXT_RUN = 2**31 - 2
+    TABLE_BOUNDS = 2**31 - 3
+    RUN = 2**31 - 4
+    POISSON_SAMPLER = 2**31 - 5
+    TRUNCATED_POISSON_SAMPLER = 2**31 - 6
+    SHUFFLED_SAMPLER = 2**31 - 7
+    LOSS = 2**31 - 8
+    PRIVATIZE = 2**31 - 9
+    NORMAL = 2**31 - 10
+    TREE_NORMAL = 2**31 - 11
+    LAPLACE = 2**31 - 12
+    LAPLACE_MECHANISM = 2**31 - 13
+    GAUSSIAN_MECHANISM = 2**31 - 14
+    RANDOMIZED_RESPONSE = 2**31 - 15
+    EXPONENTIAL = 2**31 - 16
+    REPORT_NOISY_MAX = 2**31 - 17
+    MEAN = 2**31 - 18
+    HISTOGRAM = 2**31 - 19
+    SHARDS = 2**31 - 20
+    TEACHERS = 2**31 - 21
+    AGGREGATE = 2**31 - 22
+    RELEASE = 2**31 - 23
+    STUDENT = 2**31 - 24
+    DISTORTED = 2**31 - 25
+    ERASED = 2**31 - 26
+
+
+def own_key(key: Key[Array, "*shape"], domain: Domain) -> Key[Array, "*shape"]:
+    """The key of a domain: nothing else is derived from `key` by that number."""
+    return jax.random.fold_in(key, domain.value)
 
 
 def key_from_entropy() -> jax.Array:
@@ -15,7 +67,36 @@ def key_from_entropy() -> jax.Array:
     Returns:
         A scalar key array.
     """
+    return key_of_bytes(os.urandom(64))
+
+
+def key_of_bytes(material: bytes) -> Key[Array, ""]:
+    """A key of JAX's default generator whose every bit follows from `material`, by SHA-256."""
     implementation = jax.config.jax_default_prng_impl  # pyright: ignore[reportAttributeAccessIssue]
     shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
-    words = np.frombuffer(os.urandom(4 * int(np.prod(shape))), np.uint32).reshape(shape)
+    digest = hashlib.sha256(b"jaxdp key:" + material).digest()
+    words = np.frombuffer(digest, np.uint32, count=int(np.prod(shape))).reshape(shape)
     return jax.random.wrap_key_data(jax.numpy.asarray(words), impl=implementation)
+
+
+def nonce_of(key: Key[Array, ""]) -> UInt32[Array, "4"]:
+    """A name for what is drawn from a key, the same for the same key: 128 bits of a SHA-256, from which the key can't be found.
+
+    Under a transformation, where the key's words aren't known yet, the host is asked for it when they are.
+    """
+    label = f"jaxdp nonce:{jax.random.key_impl(key)}:".encode()
+
+    def digest(words: Any) -> np.ndarray:
+        found = hashlib.sha256(label + np.asarray(words, ">u4").tobytes()).digest()
+        return np.frombuffer(found, ">u4", count=4).astype(np.uint32)
+
+    words = jax.random.key_data(key)
+    if isinstance(words, Tracer):
+        shape = jax.ShapeDtypeStruct((4,), np.uint32)
+        return jax.pure_callback(digest, shape, words, vmap_method="sequential")
+    return jax.numpy.asarray(digest(np.asarray(words)))
+
+
+def nonce_in_hex(nonce: UInt32[Array, "4"]) -> str:
+    """How a ledger writes a nonce: 32 hexadecimal digits."""
+    return np.asarray(nonce, ">u4").tobytes().hex()

@@ -5,11 +5,19 @@ end at \(2^{-24}\): an output beyond 16.6 scales could come from one of two neig
 and reaches \(2^{-64}\), 44 scales from zero, with full float32 precision where it is small.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from .. import _checks
+from ._keys import Domain, own_key
 from ._threefry import index_bits
+
+LARGEST_LAPLACE = 60 * math.log(
+    2
+)  # 41.6: how far the law is followed, where 16 of 2^64 points remain; draws go to 44.4
 
 
 def standard_laplace(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
@@ -22,7 +30,9 @@ def standard_laplace(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array
     Returns:
         float32 array of that shape.
     """
-    high, low = index_bits(jax.random.bits(key, (2,), jnp.uint32), shape)
+    _checks.key(key)
+    shape = _checks.shape(shape)
+    high, low = index_bits(jax.random.bits(own_key(key, Domain.LAPLACE), (2,), jnp.uint32), shape)
     sign = jnp.where((low & 1) == 1, jnp.float32(-1), jnp.float32(1))
     small = ((low >> jnp.uint32(1)).astype(jnp.float32) + 0.5) * jnp.float32(2**-63)
     u = jnp.minimum(high.astype(jnp.float32) * jnp.float32(2**-32) + small, 1)

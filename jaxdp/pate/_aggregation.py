@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Float32, Int32, Integer, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise import standard_laplace, standard_normal
+from ..noise._keys import Domain, own_key
 from ._mechanisms import (
     ConfidentNoisyMax,
     GaussianNoisyMax,
@@ -148,6 +149,7 @@ def interactive_noisy_max(
 def aggregate(votes: Votes, mechanism: Mechanism, *, key: Key[Array, ""], student_probs: Any = None) -> Labels:
     """Labels by any of the mechanisms; see the function named after it."""
     _checks.key(key)
+    key = own_key(key, Domain.AGGREGATE)
     counts = check_votes(votes)
     check_threshold_against(mechanism, int(counts[0].sum()))
     if isinstance(mechanism, LaplaceNoisyMax):
@@ -164,6 +166,9 @@ def aggregate(votes: Votes, mechanism: Mechanism, *, key: Key[Array, ""], studen
 
 def check_student(student_probs: Any, votes: np.ndarray) -> Float[np.ndarray, "examples classes"]:
     """The student's probabilities as float32, of the votes' shape; refuses what can't be probabilities."""
+    student_probs = np.asarray(_checks.array("student_probs", student_probs, "give [examples, classes]"))
+    if not _checks.is_real(student_probs):
+        raise UsageError(f"student_probs are {student_probs.dtype}: give probabilities [examples, classes]")
     if np.shape(student_probs) != votes.shape:
         raise UsageError(
             f"student_probs have shape {np.shape(student_probs)} and votes {votes.shape}: give a probability for each class and "
@@ -186,7 +191,7 @@ def _noisy_max(votes: Any, key: Key[Array, ""], scale: float, kind: str) -> Int3
 
 @jax.jit(static_argnames="kind")
 def _noisy(
-    votes: Int32[Array, "examples classes"], key: Any, scale: Any, kind: str
+    votes: Int32[Array | np.ndarray, "examples classes"], key: Any, scale: Any, kind: str
 ) -> Float32[Array, "examples classes"]:
     draw = standard_laplace if kind == "laplace" else standard_normal
     return votes.astype(jnp.float32) + scale * draw(key, votes.shape)
@@ -205,7 +210,7 @@ def _with_threshold(
     top = jnp.max(counts if against is None else counts - counts.sum(axis=1, keepdims=True) * against, axis=1)
     noise = jnp.float32(mechanism.sigma_threshold) * standard_normal(of_threshold, top.shape)
     answered = top.astype(jnp.float32) + noise >= mechanism.threshold
-    winner = _noisy_max(counts, of_winner, mechanism.sigma_max, "gaussian")
+    winner = _noisy_max(votes, of_winner, mechanism.sigma_max, "gaussian")
     own = jnp.full(winner.shape, -1, jnp.int32)
     if against is not None and isinstance(mechanism, InteractiveNoisyMax):
         confident = against.max(axis=1) >= mechanism.student_confidence

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float64, Int
 
 from .. import _checks, accounting
 from .._errors import UsageError
+from ..accounting._reach import delta_left
 from ._aggregation import check_student
 from ._bounds import (
     Curves,
@@ -35,6 +36,7 @@ from ._mechanisms import (
     InteractiveNoisyMax,
     LaplaceNoisyMax,
     Mechanism,
+    check_mechanism,
     check_threshold_against,
 )
 from ._sanitise import (
@@ -100,13 +102,14 @@ class Report:
         """Each query's data-dependent RDP at the order that is best for the total, [queries]. Private."""
         return self.rdp[:, int(np.argmin(np.abs(self.orders - (self.data_dependent.order or 0))))]
 
-    def ledger(self) -> accounting.Ledger:
+    def ledger(self, *, nonce: str | None = None) -> accounting.Ledger:
         """The data-independent cost as a ledger: every query asked, every answer given.
 
         It holds where a record is exchanged, or blanked in its place: that moves one teacher's vote on each query.
+        `nonce`, if given, names the noise: no ledger takes one twice.
         """
         label = f"PATE, {self.answered:,} answers to {self.asked:,} queries"
-        return accounting.Ledger(adjacency="replace_special").add(self.event, label)
+        return accounting.Ledger(adjacency="replace_special").add(self.event, label, nonce=nonce)
 
     def in_words(self) -> str:
         """The three figures, and which of them may be published."""
@@ -177,20 +180,24 @@ def analyze(
     top = _thresholded(counts, mechanism, student_probs)
     curves = rdp_by_query(counts, top, was_answered, mechanism, alphas, classic=conversion == "classic")
     event = event_of(mechanism, asked=len(counts), answered=int(was_answered.sum()))
-    independent = _independent(mechanism, event, len(counts), alphas, delta, conversion)
+    left = delta_left(event, delta, "replace_special")  # of a delta from which the noise's end takes a part
+    independent = _independent(mechanism, event, len(counts), alphas, left, conversion)
     sanitised = None
+    if rng is not None:
+        _checks.generator("rng", rng)
     if sanitiser is not None:
+        _checks.instance("sanitiser", sanitiser, Sanitiser, "give a jaxdp.pate.Sanitiser")
         generator = np.random.default_rng() if rng is None else rng
-        sanitised = _sanitised(counts, top, was_answered, mechanism, sanitiser, delta, conversion, generator)
+        sanitised = _sanitised(counts, top, was_answered, mechanism, sanitiser, left, conversion, generator)
     return Report(
         mechanism=mechanism,
         teachers=teachers,
         asked=len(counts),
         answered=int(was_answered.sum()),
         delta=delta,
-        data_independent=independent,
-        data_dependent=convert(alphas, curves.sum(axis=0), delta, conversion),
-        sanitised=sanitised,
+        data_independent=replace(independent, delta=delta),
+        data_dependent=replace(convert(alphas, curves.sum(axis=0), left, conversion), delta=delta),
+        sanitised=sanitised and replace(sanitised, delta=delta),
         orders=alphas,
         rdp=curves,
         event=event,
@@ -206,6 +213,9 @@ def event_of(mechanism: Mechanism, *, asked: int, answered: int) -> "DpEvent":
     """
     import dp_accounting as dp
 
+    check_mechanism(mechanism)
+    asked = _checks.whole("asked", asked, "give how many queries were asked")
+    answered = _checks.whole("answered", answered, "give how many of them were answered")
     if isinstance(mechanism, LaplaceNoisyMax):
         return dp.SelfComposedDpEvent(dp.LaplaceDpEvent(1 / mechanism.gamma), 2 * asked) if asked else dp.NoOpDpEvent()
     if isinstance(mechanism, GaussianNoisyMax):
@@ -238,7 +248,10 @@ def usual_orders() -> Orders:
 def _check_orders(orders: Any) -> Orders:
     if orders is None:
         return usual_orders()
-    alphas = np.atleast_1d(np.asarray(orders, np.float64))
+    given = _checks.array("orders", orders, "give Rényi orders such as [2, 4, 8, 16]")
+    if not _checks.is_real(given):
+        raise UsageError(f"orders are {given.dtype}: give Rényi orders such as [2, 4, 8, 16]")
+    alphas = np.atleast_1d(np.asarray(given, np.float64))
     if alphas.ndim != 1 or alphas.size == 0 or not np.all(np.isfinite(alphas)) or np.any(alphas <= 1):
         raise UsageError(f"orders={orders!r} must be finite and above 1: give Rényi orders such as [2, 4, 8, 16]")
     return alphas
@@ -255,7 +268,7 @@ def _check_answered(answered: Any, mechanism: Mechanism, queries: int) -> Bool[n
             f"answered is missing: {type(mechanism).__name__} charges the votes of every query that was answered; give "
             "labels.answered, or ask jaxdp.pate.forecast what to expect"
         )
-    mask = np.asarray(answered)
+    mask = np.asarray(_checks.array("answered", answered, f"give bool [{queries}]"))
     if mask.shape != (queries,) or mask.dtype != np.bool_:
         raise UsageError(f"answered has shape {mask.shape} and dtype {mask.dtype}: give bool [{queries}]")
     return mask
@@ -336,5 +349,4 @@ def _sanitised(
     most = float(gaussian_rdp(sigma, order)[0]) * int(answered.sum())
     if isinstance(mechanism, ConfidentNoisyMax):
         most += len(votes) * sanitiser.order / (2 * mechanism.sigma_threshold**2)
-    spent = convert(order, np.array([min(published, most) + sanitiser.rdp]), delta - sanitiser.failure, conversion)
-    return replace(spent, delta=delta)
+    return convert(order, np.array([min(published, most) + sanitiser.rdp]), delta - sanitiser.failure, conversion)

@@ -13,7 +13,7 @@ from jaxtyping import Bool
 from .. import _checks
 from .._errors import UsageError
 from ._analysis import convert, event_of, usual_orders
-from ._mechanisms import ConfidentNoisyMax, InteractiveNoisyMax, Mechanism
+from ._mechanisms import ConfidentNoisyMax, InteractiveNoisyMax, Mechanism, check_mechanism
 
 
 def within_budget(
@@ -48,7 +48,12 @@ def within_budget(
     References:
         Feldman and Zrnic, arXiv 2008.11193: Rényi filters.
     """
-    flags = np.asarray(answered, bool)
+    check_mechanism(mechanism)
+    flags = np.asarray(_checks.array("answered", answered, "give bool [queries]"))
+    if flags.ndim != 1 or flags.dtype != np.bool_:
+        raise UsageError(
+            f"answered has shape {flags.shape} and dtype {flags.dtype}: give bool [queries], as Labels.answered"
+        )
     before = np.concatenate([[0], np.cumsum(flags)])[: len(flags)]  # answers when a query is about to be asked
     allowed = np.ones(len(flags), bool)
     if most_answers is not None:

@@ -13,7 +13,7 @@ from scipy.special import log_ndtr
 from .. import _checks
 from .._errors import UsageError
 from ._analysis import convert, rdp_by_query, usual_orders
-from ._mechanisms import ConfidentNoisyMax, InteractiveNoisyMax, Mechanism
+from ._mechanisms import ConfidentNoisyMax, InteractiveNoisyMax, Mechanism, check_mechanism
 from ._votes import check_votes
 
 
@@ -49,6 +49,7 @@ def forecast(votes: Int[Any, "sample classes"], mechanism: Mechanism, *, queries
     Raises:
         UsageError: for votes that aren't counts, or Interactive-GNMax, whose student is not known beforehand.
     """
+    check_mechanism(mechanism)
     if isinstance(mechanism, InteractiveNoisyMax):
         raise UsageError(
             "what Interactive-GNMax answers depends on a student that is not there yet: forecast ConfidentNoisyMax"

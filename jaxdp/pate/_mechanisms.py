@@ -92,8 +92,16 @@ class InteractiveNoisyMax:
 Mechanism = LaplaceNoisyMax | GaussianNoisyMax | ConfidentNoisyMax | InteractiveNoisyMax
 
 
+def check_mechanism(mechanism: Mechanism) -> None:
+    """Refuse what is none of the mechanisms."""
+    _checks.instance(
+        "mechanism", mechanism, Mechanism, "give jaxdp.pate.GaussianNoisyMax(sigma=40.0), or another one of them"
+    )
+
+
 def check_threshold_against(mechanism: Mechanism, teachers: int) -> None:
-    """Refuse a threshold that no vote can reach without noise."""
+    """Refuse what is no mechanism, and a threshold that no vote can reach without noise."""
+    check_mechanism(mechanism)
     if isinstance(mechanism, ConfidentNoisyMax | InteractiveNoisyMax) and mechanism.threshold > teachers:
         raise UsageError(
             f"threshold={mechanism.threshold:g} exceeds the {teachers} teachers, so that noise alone would decide: give at most "

@@ -7,8 +7,10 @@ import numpy as np
 
 from .. import _checks
 from .._errors import UsageError
-from ._analysis import convert
+from ..accounting._reach import delta_left
+from ._analysis import convert, event_of
 from ._bounds import laplace_log_q, laplace_rdp, laplace_rdp_given_votes
+from ._mechanisms import LaplaceNoisyMax
 from ._votes import check_predictions, vote_counts
 
 
@@ -28,14 +30,14 @@ def perform_analysis(
         noise_eps: γ, one over the scale of the Laplace noise. Each query costs (2γ)-differential privacy, not γ.
         delta: the δ of (ε, δ).
         moments: how many moments to search, from 1 to this.
-        num_classes: by default one more than the largest prediction.
+        num_classes: m, how many classes the teachers could have voted for, known without looking at their votes; required.
 
     Returns:
         (data-dependent ε, data-independent ε). The first is private: it tells how much the teachers agreed.
 
     Raises:
         UsageError: for indices that are not whole numbers, out of range, or given twice (labels passed for row numbers, most
-            often), and for predictions that aren't classes.
+            often), for predictions that aren't classes, and without `num_classes`.
 
     Example:
         >>> preds = np.zeros((100, 100), np.int32)
@@ -50,22 +52,29 @@ def perform_analysis(
     number = _checks.count("moments", moments, "give how many moments to search")
     orders = np.arange(2, number + 2, dtype=np.float64)
     _checks.delta(delta)
-    predictions = np.asarray(teacher_preds)
+    predictions = np.asarray(_checks.array("teacher_preds", teacher_preds, "give integers [teachers, examples]"))
     understood = check_predictions(predictions)
     rows = _check_indices(indices, predictions.shape[1], understood)
-    classes = int(max(predictions.max() + 1, 2)) if num_classes is None else num_classes
-    votes = np.asarray(vote_counts(predictions[:, rows], classes))
+    if num_classes is None:
+        raise UsageError(
+            "num_classes is missing: each class that a teacher could have voted for adds to the chance that noise changes the "
+            "winner, whether or not it got a vote, and classes counted in the votes would be too few and private besides; give "
+            "the number of the task's classes, such as num_classes=10"
+        )
+    votes = np.asarray(vote_counts(predictions[:, rows], num_classes))
     curves = laplace_rdp_given_votes(laplace_log_q(votes, gamma), gamma, orders, classic=True)
     independent = len(rows) * laplace_rdp(gamma, orders, classic=True)
     dependent = np.minimum([math.fsum(curve) for curve in curves.T], independent)
-    found = [convert(orders, rdp, delta, "classic").epsilon for rdp in (dependent, independent)]
+    event = event_of(LaplaceNoisyMax(gamma=gamma), asked=len(rows), answered=len(rows))
+    left = delta_left(event, delta, "replace_special")
+    found = [convert(orders, rdp, left, "classic").epsilon for rdp in (dependent, independent)]
     return found[0], found[1]
 
 
 def _check_indices(indices: Any, examples: int, understood: str) -> np.ndarray:
     if indices is None:
         return np.arange(examples)
-    rows = np.asarray(indices)
+    rows = np.asarray(_checks.array("indices", indices, "give the row numbers of the examples that were labelled"))
     hint = (
         "give the row numbers of the examples that were labelled, each once, not labels; leave indices out for all rows"
     )

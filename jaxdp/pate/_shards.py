@@ -10,6 +10,7 @@ from jaxtyping import Array, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
+from ..noise._keys import Domain, own_key
 
 
 def shards(num_examples: int, num_teachers: int, key: Key[Array, ""]) -> Int32[np.ndarray, "teachers size"]:
@@ -29,11 +30,11 @@ def shards(num_examples: int, num_teachers: int, key: Key[Array, ""]) -> Int32[n
     Example:
         >>> import jax
         >>> shards(5, 2, jax.random.key(0)).tolist()
-        [[0, 4, 2], [1, 3, -1]]
+        [[3, 2, 0], [4, 1, -1]]
     """
     _checks.key(key)
     size = size_of_shards(num_examples, num_teachers)
-    order = np.asarray(jax.random.permutation(key, num_examples), np.int32)
+    order = np.asarray(jax.random.permutation(own_key(key, Domain.SHARDS), num_examples), np.int32)
     dealt = np.full((size, num_teachers), -1, np.int32)
     dealt.reshape(-1)[:num_examples] = order  # dealt like cards, so that the short shards are short by one
     return dealt.T.copy()
@@ -88,6 +89,7 @@ def check_records(data: Any) -> int:
 
 def check_inputs(inputs: Any) -> int:
     """The length of the leading axis that all leaves share; refuses what has none."""
+    _checks.numbers_alone("inputs", inputs, "give arrays of numbers, one record a row")
     sizes = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(inputs)}
     if len(sizes) != 1 or 0 in sizes:
         raise UsageError(f"leading axes {sorted(sizes)} don't agree: give one record a row, in inputs and labels alike")

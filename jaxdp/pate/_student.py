@@ -19,6 +19,8 @@ from jaxtyping import Array, Key
 from .. import _checks
 from .._errors import UsageError
 from .._step import RunKeys, StepMetrics, TrainState
+from ..noise._keys import Domain, own_key
+from ..transforms import check_transform
 from ._shards import check_inputs
 
 METHODS = ("fixmatch", "supervised")
@@ -65,6 +67,12 @@ class StudentStep:
         decay: float = 0.99,
     ) -> None:
         _checks.one_of("method", method, METHODS)
+        check_transform(optimizer)
+        for name, value in {"logits_fn": logits_fn, "mildly": mildly, "strongly": strongly}.items():
+            _checks.function(name, value, "give a function that can be compiled")
+        _checks.non_negative("confidence", confidence, "give a probability, such as 0.95; above 1 nothing is believed")
+        if _checks.non_negative("decay", decay, "give a number from 0 to 1") > 1:
+            raise UsageError(f"decay={decay} must lie between 0 and 1: 0.99 is usual")
         self._logits = jax.vmap(logits_fn, in_axes=(None, 0))
         self._optimizer = optimizer
         self._mildly, self._strongly = jax.vmap(mildly), jax.vmap(strongly)
@@ -159,7 +167,8 @@ def train_student(
     """
     _checks.key(key)
     number = _checks.count("steps", steps, "give the student's steps")
-    of_init, of_steps = jax.random.split(key)
+    _checks.function("init_fn", init_fn, "give a function from a key to parameters")
+    of_init, of_steps = jax.random.split(own_key(key, Domain.STUDENT))
     examples = check_inputs(inputs)
     if np.shape(labels) != (examples,):
         raise UsageError(

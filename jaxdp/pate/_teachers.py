@@ -14,6 +14,8 @@ from .. import _checks
 from .._errors import UsageError
 from ..clipping import takes_rng
 from ..clipping._convolutions import with_ordered_convolutions
+from ..noise._keys import Domain, own_key
+from ..transforms import check_transform
 from ._shards import check_inputs, check_records, gathered, positions, shards, warn_of_missing_classes
 from ._side_by_side import SideBySide
 
@@ -167,7 +169,10 @@ class Ensemble:
         finish: Callable[[Any], Any] = lambda params: params,
     ) -> None:
         _checks.key(key)
-        of_shards, of_teachers = jax.random.split(key)
+        check_transform(optimizer)
+        _checks.function("loss_fn", loss_fn, "give a function of (params, (input, label))")
+        _checks.function("init_fn", init_fn, "give a function from a key to parameters")
+        of_shards, of_teachers = jax.random.split(own_key(key, Domain.TEACHERS))
         self._data = data
         self.shards = shards(check_records(data), num_teachers, of_shards)
         warn_of_missing_classes(self.shards, data[1])
@@ -182,6 +187,7 @@ class Ensemble:
 
 def predicted_classes(logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Callable[[Any], Int32[Array, " examples"]]:
     """The function from one model's parameters to the classes that it predicts for these inputs, a part of them at a time."""
+    _checks.function("logits_fn", logits_fn, "give a function of (params, input)")
     examples = check_inputs(inputs)
     rows = min(_ROWS, examples)
     shape = (-(-examples // rows), rows)

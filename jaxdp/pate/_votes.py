@@ -34,6 +34,7 @@ def vote_counts(predictions: Any, num_classes: int) -> Int32[Array, "examples cl
     classes = _checks.count("num_classes", num_classes, "give the number of classes")
     if classes < 2:
         raise UsageError(f"num_classes={num_classes} leaves nothing to vote on: give 2 or more")
+    predictions = _checks.array("predictions", predictions, "give integers [teachers, examples]")
     understood = check_predictions(predictions)
     if predictions.dtype.itemsize > 4:  # which JAX would cut to 32 bits: what is out of range stays so
         predictions = np.clip(np.asarray(predictions), -1, np.iinfo(np.int32).max).astype(np.int32)
@@ -48,6 +49,10 @@ def vote_counts(predictions: Any, num_classes: int) -> Int32[Array, "examples cl
 
 def check_predictions(predictions: Any) -> str:
     """Refuse what can't be teachers' predictions; returns how they were understood."""
+    if not _checks.is_array(predictions):
+        raise UsageError(
+            f"predictions are a {type(predictions).__name__}: give an array of integers [teachers, examples]"
+        )
     shape = np.shape(predictions)
     if len(shape) != 2 or 0 in shape:
         raise UsageError(f"predictions have shape {shape}: give [teachers, examples]")
@@ -66,7 +71,9 @@ def check_predictions(predictions: Any) -> str:
 
 def check_votes(votes: Any) -> np.ndarray:
     """Votes as int64 [queries, classes] on the host; refuses what can't be counts of votes."""
-    counts = np.asarray(votes)
+    counts = np.asarray(_checks.array("votes", votes, "give counts [queries, classes]"))
+    if not _checks.is_real(counts):
+        raise UsageError(f"votes are {counts.dtype}: give counts [queries, classes], as jaxdp.pate.vote_counts makes")
     if counts.ndim != 2 or counts.shape[0] == 0 or counts.shape[1] < 2:
         raise UsageError(f"votes have shape {counts.shape}: give counts [queries, classes] of two classes or more")
     whole = np.issubdtype(counts.dtype, np.integer) or bool(np.all(np.isfinite(counts) & (counts == np.round(counts))))
@@ -89,7 +96,7 @@ def check_votes(votes: Any) -> np.ndarray:
 
 @jax.jit(static_argnames="classes")
 def _count(
-    predictions: Integer[Array, "teachers examples"], classes: int
+    predictions: Integer[Array | np.ndarray, "teachers examples"], classes: int
 ) -> tuple[Int32[Array, "examples classes"], Integer[Array, ""], Integer[Array, ""]]:
     """The counts, and the lowest and the highest prediction."""
     examples = predictions.shape[1]

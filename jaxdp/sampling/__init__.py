@@ -6,7 +6,7 @@ mask. `PoissonSampler` includes each example on its own with the sampling rate, 
 which has no amplification by sampling.
 """
 
-from ._batches import Draw as Draw, PaddedBatch as PaddedBatch, Sampler as Sampler
+from ._batches import Draw as Draw, PaddedBatch as PaddedBatch, Sampler as Sampler, rows_at as rows_at
 from ._poisson import PoissonSampler as PoissonSampler
 from ._shuffled import ShuffledSampler as ShuffledSampler, steps_per_shuffled_epoch as steps_per_shuffled_epoch
 from ._truncated import TruncatedPoissonSampler as TruncatedPoissonSampler

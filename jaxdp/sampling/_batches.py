@@ -5,24 +5,32 @@ import itertools
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Int32
+
+from .. import _checks
+from .._errors import UsageError
 
 _AHEAD = 2  # draws made before they are asked for, so that reading their count doesn't wait for a training step
 
 
 class Draw(NamedTuple):
-    """One draw: `indices[:size]` are the examples drawn; the rest is padding (zeros)."""
+    """One draw: `indices[:size]` are the examples drawn; the rest is padding, `num_examples`, which is no example's."""
 
     indices: Int32[Array, " num_examples"]
     size: Int32[Array, ""]
 
 
 class PaddedBatch(NamedTuple):
-    """A draw cut to a batch: `mask` tells the drawn examples from the padding, whose index is 0."""
+    """A draw cut to a batch: `mask` tells the drawn examples from the padding, whose index `num_examples` is no example's.
+
+    `rows_at` reads zeros there; `array[indices]` reads the last row in JAX, and is an error in NumPy.
+    """
 
     indices: Int32[Array, " capacity"]
     mask: Bool[Array, " capacity"]
@@ -49,6 +57,10 @@ class Sampler(Protocol):
         """The draw of one step as a padded batch."""
         ...
 
+    def take(self, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
+        """All batches of the data, step by step, each with its mask."""
+        ...
+
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[PaddedBatch]: ...
@@ -59,18 +71,82 @@ def _draw(kind: type, sampler: Sampler, step: Int32[Array, ""]) -> Draw:
     return kind.draw(sampler, step)
 
 
+def drawn_at(key: Any, step: Any) -> Any:
+    """The number of a step, after a look at it and at the sampler's key (which a pytree's copy of the sampler may lack)."""
+    _checks.key(key)
+    return step if isinstance(step, Tracer) else _checks.step("step", step)
+
+
 def batch_of(sampler: Sampler, step: int, capacity: int) -> PaddedBatch:
     """The draw of one step as a padded batch: `capacity` rows, or the next multiple that holds the whole draw."""
-    return _cut(_draw(type(sampler), sampler, jnp.int32(step)), capacity)
+    _check_key(sampler)
+    number = _checks.step("step", step)
+    if number >= sampler.steps:
+        raise UsageError(
+            f"step={number} is not below the sampler's steps={sampler.steps}: no further draw is of the run, or accounted"
+        )
+    return _cut(_draw(type(sampler), sampler, jnp.int32(number)), capacity)
 
 
 def batches_of(sampler: Sampler, capacity: int) -> Iterator[PaddedBatch]:
     """All batches, step by step."""
+    _check_key(sampler)
     draws = (_draw(type(sampler), sampler, jnp.int32(step)) for step in range(sampler.steps))
     queue = collections.deque(itertools.islice(draws, _AHEAD))
     while queue:
         queue.extend(itertools.islice(draws, 1))
         yield _cut(queue.popleft(), capacity)
+
+
+def taken_of(sampler: Sampler, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
+    """All batches of the data, checked now: (rows, mask), rows of padding zeros.
+
+    Args:
+        sampler: of batches.
+        arrays: pytree of arrays [num_examples, ...]; NumPy's are read on the host, a batch at a time.
+
+    Returns:
+        An iterator of pairs.
+
+    Raises:
+        UsageError: for an array of another number of rows than `num_examples`.
+    """
+    check_rows(arrays, sampler.num_examples)
+    return ((jax.tree.map(partial(rows_at, indices=batch.indices), arrays), batch.mask) for batch in sampler)
+
+
+def check_rows(arrays: Any, num_examples: int) -> None:
+    """Refuse data of another size than the sampler draws from: beyond its end, JAX reads the last record again and again."""
+    leaves = jax.tree_util.tree_leaves_with_path(arrays)
+    if not leaves:
+        raise UsageError("arrays has no leaves: pass a pytree of arrays with num_examples rows each")
+    for path, leaf in leaves:
+        rows = np.shape(leaf)[0] if np.ndim(leaf) else None
+        if rows != num_examples:
+            raise UsageError(
+                f"arrays{jax.tree_util.keystr(path)} has {'no' if rows is None else rows} rows and the sampler draws from "
+                f"num_examples={num_examples}: its rate, and so epsilon, would be false; pass all the data that the run "
+                "describes, or describe the run with the number of examples it trains on"
+            )
+
+
+def rows_at(leaf: Any, indices: Int32[Array, " rows"]) -> Any:
+    """The rows of an array [num_examples, ...] at a draw's indices, zeros at those of padding; can be traced."""
+    if isinstance(leaf, np.ndarray) and not isinstance(indices, Tracer):
+        chosen = np.asarray(indices)
+        inside = chosen < len(leaf)
+        rows = leaf[np.where(inside, chosen, 0)]
+        rows[~inside] = np.zeros((), leaf.dtype)
+        return rows
+    return jnp.asarray(leaf).at[indices].get(mode="fill", fill_value=0)
+
+
+def _check_key(sampler: Any) -> None:
+    _checks.key(sampler.key)
+    if isinstance(sampler.key, Tracer):
+        raise UsageError(
+            "key is traced by jax, and a padded batch is cut on the host: call it outside of jax.jit, or use draw"
+        )
 
 
 def drawn_first(drawn: Bool[Array, " num_examples"]) -> Draw:
@@ -79,11 +155,11 @@ def drawn_first(drawn: Bool[Array, " num_examples"]) -> Draw:
     rank = jnp.cumsum(drawn.astype(jnp.int32))
     target = jnp.where(drawn, rank - 1, size)
     positions = jnp.arange(size, dtype=jnp.int32)
-    return Draw(jnp.zeros(size, jnp.int32).at[target].set(positions, mode="drop"), rank[-1])
+    return Draw(jnp.full(size, size, jnp.int32).at[target].set(positions, mode="drop"), rank[-1])
 
 
 def _cut(draw: Draw, capacity: int) -> PaddedBatch:
     count, available = int(draw.size), draw.indices.shape[0]
     rows = capacity * max(1, math.ceil(count / capacity))
-    indices = jnp.pad(draw.indices, (0, max(0, rows - available)))[:rows]
+    indices = jnp.pad(draw.indices, (0, max(0, rows - available)), constant_values=available)[:rows]
     return PaddedBatch(indices, jnp.arange(rows, dtype=jnp.int32) < count)

@@ -11,6 +11,7 @@ or below the sampling rate: the accounted rate is never exceeded, and missed by 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +19,13 @@ from jaxtyping import Array, Bool, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
-from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_first
+from ..noise._keys import Domain, own_key
+from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at, drawn_first, taken_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonSampler:
-    """Draws the batches of a run: `for indices, mask in sampler` gives one padded batch for each of its steps.
+    """Draws the batches of a run: `for batch, mask in sampler.take(arrays)` gives a padded batch for each of its steps.
 
     The draw of step t depends on the key and on t alone, so a resumed run draws what the interrupted one would have.
 
@@ -52,12 +54,13 @@ class PoissonSampler:
     capacity: int = 0
 
     def __post_init__(self) -> None:
-        num_examples = _checks.count("num_examples", self.num_examples, "give the number of examples to draw from")
-        _checks.count("steps", self.steps, "give the number of batches to draw")
+        num_examples = count_of_examples(self.num_examples)
+        steps = _checks.count("steps", self.steps, "give the number of batches to draw")
         rate = check_rate(self.sampling_rate)
-        if self.capacity == 0:
-            object.__setattr__(self, "capacity", _usual_capacity(num_examples, rate))
-        _checks.count("capacity", self.capacity, "give the rows of a padded batch")
+        capacity = _checks.whole("capacity", self.capacity, "give the rows of a padded batch") or _usual_capacity(
+            num_examples, rate
+        )
+        settle(self, num_examples=num_examples, steps=steps, sampling_rate=rate, capacity=capacity)
 
     @property
     def usual_size(self) -> float:
@@ -66,11 +69,19 @@ class PoissonSampler:
 
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
-        return drawn_first(included(jax.random.fold_in(self.key, step), self.num_examples, self.sampling_rate))
+        of_step = jax.random.fold_in(own_key(self.key, Domain.POISSON_SAMPLER), drawn_at(self.key, step))
+        return drawn_first(included(of_step, self.num_examples, self.sampling_rate))
 
     def batch(self, step: int) -> PaddedBatch:
         """The draw of one step as a padded batch: `capacity` rows, or the next multiple that holds the whole draw."""
         return batch_of(self, step, self.capacity)
+
+    def take(self, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
+        """The batches of arrays [num_examples, ...], each with its mask: `for batch, mask in sampler.take((X, Y))`.
+
+        Rows of padding are zeros. Another number of rows than `num_examples` is a `UsageError`.
+        """
+        return taken_of(self, arrays)
 
     def __len__(self) -> int:
         return self.steps
@@ -84,6 +95,21 @@ def included(key: Key[Array, ""], num_examples: int, rate: float) -> Bool[Array,
     if rate == 1:
         return jnp.ones(num_examples, jnp.bool_)
     return jax.random.bits(key, (num_examples,), jnp.uint32) < jnp.uint32(math.floor(rate * 2**32))
+
+
+def count_of_examples(value: Any) -> int:
+    """A number of examples that 32-bit indices can tell apart."""
+    fix = "give the number of examples to draw from"
+    number = _checks.count("num_examples", value, fix)
+    if number >= 2**31:
+        raise UsageError(f"num_examples={value} must be below 2^31, the reach of an index: {fix}")
+    return number
+
+
+def settle(sampler: Any, **fields: Any) -> None:
+    """Put checked plain numbers in the place of what was given: arithmetic on NumPy's small integers would wrap."""
+    for name, value in fields.items():
+        object.__setattr__(sampler, name, value)
 
 
 def check_rate(value: float) -> float:

@@ -7,14 +7,18 @@ blanked or replaced in its place, at the cost of one Gaussian mechanism an epoch
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int32, Key
+from jaxtyping import Array, Bool, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
-from ._batches import Draw, PaddedBatch, batch_of, batches_of
+from ..noise._keys import Domain, own_key
+from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at, taken_of
+from ._poisson import count_of_examples, settle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +49,11 @@ class ShuffledSampler:
     steps: int
 
     def __post_init__(self) -> None:
-        number = _checks.count("num_examples", self.num_examples, "give the number of examples")
-        _checks.count("steps", self.steps, "give the number of batches to draw")
-        if _checks.count("batch_size", self.batch_size, "give the number of examples a batch holds") > number:
+        number = count_of_examples(self.num_examples)
+        steps = _checks.count("steps", self.steps, "give the number of batches to draw")
+        size = _checks.count("batch_size", self.batch_size, "give the number of examples a batch holds")
+        settle(self, num_examples=number, steps=steps, batch_size=size)
+        if size > number:
             raise UsageError(f"batch_size={self.batch_size} exceeds num_examples={number}: give at most {number}")
 
     @property
@@ -57,18 +63,28 @@ class ShuffledSampler:
 
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
+        step = drawn_at(self.key, step)
         per_epoch = steps_per_shuffled_epoch(self.num_examples, self.batch_size)
         epoch, place = jnp.divmod(jnp.asarray(step, jnp.int32), jnp.int32(per_epoch))
-        bits = jax.random.bits(jax.random.fold_in(self.key, epoch), (self.num_examples,), jnp.uint32)
+        of_epoch = jax.random.fold_in(own_key(self.key, Domain.SHUFFLED_SAMPLER), epoch)
+        bits = jax.random.bits(of_epoch, (self.num_examples,), jnp.uint32)
         start = place * jnp.int32(self.batch_size)
-        order = jnp.pad(jnp.argsort(bits).astype(jnp.int32), (0, self.batch_size))
+        with_padding = partial(jnp.pad, constant_values=self.num_examples)
+        order = with_padding(jnp.argsort(bits).astype(jnp.int32), (0, self.batch_size))
         size = jnp.minimum(jnp.int32(self.batch_size), jnp.int32(self.num_examples) - start)
         taken = jax.lax.dynamic_slice_in_dim(order, start, self.batch_size)
-        return Draw(jnp.pad(taken, (0, self.num_examples - self.batch_size)), size)
+        return Draw(with_padding(taken, (0, self.num_examples - self.batch_size)), size)
 
     def batch(self, step: int) -> PaddedBatch:
         """The draw of one step as a padded batch of `batch_size` rows."""
         return batch_of(self, step, self.batch_size)
+
+    def take(self, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
+        """The batches of arrays [num_examples, ...], each with its mask: `for batch, mask in sampler.take((X, Y))`.
+
+        Rows of padding are zeros. Another number of rows than `num_examples` is a `UsageError`.
+        """
+        return taken_of(self, arrays)
 
     def __len__(self) -> int:
         return self.steps

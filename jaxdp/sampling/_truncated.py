@@ -6,14 +6,17 @@ examples that stand first in the data, which no accountant covers.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32, Key
 
 from .. import _checks
-from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_first
-from ._poisson import check_rate, included, usual_size
+from .._errors import UsageError
+from ..noise._keys import Domain, own_key
+from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at, drawn_first, taken_of
+from ._poisson import check_rate, count_of_examples, included, settle, usual_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,7 @@ class TruncatedPoissonSampler:
         >>> sampler = TruncatedPoissonSampler(key=jax.random.key(0), num_examples=100, sampling_rate=0.1,
         ...                                   truncated_batch_size=8, steps=3)
         >>> [int(batch.mask.sum()) for batch in sampler]
-        [8, 7, 7]
+        [5, 8, 8]
 
     References:
         arXiv 2508.15089, as dp-accounting's `TruncatedSubsampledGaussianDpEvent` accounts it.
@@ -48,10 +51,14 @@ class TruncatedPoissonSampler:
     steps: int
 
     def __post_init__(self) -> None:
-        _checks.count("num_examples", self.num_examples, "give the number of examples to draw from")
-        _checks.count("steps", self.steps, "give the number of batches to draw")
-        _checks.count("truncated_batch_size", self.truncated_batch_size, "give the most examples that a batch may hold")
-        check_rate(self.sampling_rate)
+        num_examples = count_of_examples(self.num_examples)
+        steps = _checks.count("steps", self.steps, "give the number of batches to draw")
+        fix = "give the most examples that a batch may hold"
+        most = _checks.count("truncated_batch_size", self.truncated_batch_size, fix)
+        if most >= 2**31:
+            raise UsageError(f"truncated_batch_size={most} must be below 2^31: {fix}")
+        rate = check_rate(self.sampling_rate)
+        settle(self, num_examples=num_examples, steps=steps, truncated_batch_size=most, sampling_rate=rate)
 
     @property
     def usual_size(self) -> float:
@@ -60,7 +67,8 @@ class TruncatedPoissonSampler:
 
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
-        of_draw, of_subset = jax.random.split(jax.random.fold_in(self.key, step))
+        own = own_key(self.key, Domain.TRUNCATED_POISSON_SAMPLER)
+        of_draw, of_subset = jax.random.split(jax.random.fold_in(own, drawn_at(self.key, step)))
         drawn = included(of_draw, self.num_examples, self.sampling_rate)
         most = jnp.int32(self.truncated_batch_size)
         return jax.lax.cond(
@@ -72,6 +80,13 @@ class TruncatedPoissonSampler:
     def batch(self, step: int) -> PaddedBatch:
         """The draw of one step as a padded batch of `truncated_batch_size` rows."""
         return batch_of(self, step, self.truncated_batch_size)
+
+    def take(self, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
+        """The batches of arrays [num_examples, ...], each with its mask: `for batch, mask in sampler.take((X, Y))`.
+
+        Rows of padding are zeros. Another number of rows than `num_examples` is a `UsageError`.
+        """
+        return taken_of(self, arrays)
 
     def __len__(self) -> int:
         return self.steps

@@ -1,14 +1,18 @@
-"""Checkpoints by orbax: all that a run needs to go on to the same end, and enough to notice damage or another data set.
+"""Checkpoints by orbax: all that a run needs to go on to the same end, and enough to notice damage or another data set; and the
+model that is left of them.
 
 A checkpoint holds the parameters, the optimizer's state, the keys, the step, the totals of the unfinished epoch and the
 ledger. It is written to a temporary folder and renamed, so a kill leaves the one before. The two newest are kept; a damaged
-one is passed over for the one before, which leads to the same result.
+one is passed over for the one before, which leads to the same result. They are private, and go with the keys when the run is
+finished; the model has a folder of its own.
 """
 
+import gc
 import hashlib
+import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +23,7 @@ import numpy as np
 from .._errors import UsageError
 from .._step import TrainState
 from ..accounting import Ledger
+from ._folder import close_to_others
 
 
 class Checkpoint(NamedTuple):
@@ -27,27 +32,21 @@ class Checkpoint(NamedTuple):
     state: TrainState
     totals: dict[str, float]
 
-    @property
-    def keys_are_erased(self) -> bool:
-        """Whether this is what a finished run leaves."""
-        return not any(np.any(jax.random.key_data(key)) for key in self.state.keys)
-
 
 class CheckpointFolder:
     """The checkpoints of one run, in `folder`. A context manager, since orbax works in threads of its own."""
 
     def __init__(self, folder: Path, fingerprint: str | None = None) -> None:
-        """Open the folder; `fingerprint`, if given, marks what is saved and must be on what is loaded."""
-        from orbax.checkpoint import v1 as ocp
-
+        """Open the folder; `fingerprint` marks what is saved and must be on what is loaded; without one, to read alone."""
         self._folder = folder.absolute()
         self._fingerprint = fingerprint
-        path: Any = self._folder  # orbax takes any path, and declares its own
-        newest: Any = ocp.training.preservation_policies.LatestN(2)
-        with _orbax():
-            self._checkpointer = ocp.training.Checkpointer(
-                path, preservation_policy=newest, cleanup_tmp_directories=True
-            )
+        try:
+            self._checkpointer = _checkpointer(self._folder, keep=2, alone=fingerprint is not None)
+        except Exception as error:  # orbax reads every checkpoint's description, and raises what it likes
+            raise UsageError(
+                f"{self._folder} can't be opened ({_reason(error)}): see that it is a folder to write to, with checkpoints as "
+                "they were written; or start the run anew in another folder"
+            ) from error
 
     def __enter__(self) -> "CheckpointFolder":
         return self
@@ -63,6 +62,8 @@ class CheckpointFolder:
         metadata["fingerprint"] = self._fingerprint
         with _orbax():
             self._checkpointer.save(state.step, arrays, custom_metadata=metadata, overwrite=True)
+        self._folder.chmod(0o700)
+        close_to_others(self._folder / str(state.step))
 
     def load(self, like: TrainState) -> tuple[Checkpoint | None, list[str]]:
         """The newest checkpoint that can be read, and a line for each newer one that couldn't.
@@ -78,32 +79,24 @@ class CheckpointFolder:
         """
         damaged = []
         for step in sorted((found.step for found in self._checkpointer.checkpoints), reverse=True):
-            try:
-                return self._load_step(step, like), damaged
-            except UsageError:
-                raise
-            except Exception as error:  # orbax and tensorstore raise what they like on damaged files
-                reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-                damaged.append(f"checkpoint {self._folder / str(step)} is damaged ({reason})")
+            with _orbax():
+                try:
+                    return self._load_step(step, like), damaged
+                except UsageError:
+                    raise
+                except Exception as error:  # orbax and tensorstore raise what they like on damaged files
+                    damaged.append(f"checkpoint {self._folder / str(step)} is damaged ({_reason(error)})")
+                gc.collect()  # of reads that failed beside the first, asyncio tells when they are collected: here
         if damaged:
             raise UsageError(
                 "; ".join(damaged) + ": none can be read, so the run can't go on; start it anew in another folder"
             )
         return None, []
 
-    def save_without_keys(self, checkpoint: Checkpoint) -> None:
-        """Leave this checkpoint alone, its keys erased: nothing remains with which to subtract the noise."""
-        erased = jax.tree.map(jnp.zeros_like, jax.tree.map(jax.random.key_data, checkpoint.state.keys))
-        self.save(checkpoint._replace(state=checkpoint.state._replace(keys=_as_keys(erased, checkpoint.state.keys))))
-        for found in tuple(self._checkpointer.checkpoints):
-            if found.step != checkpoint.state.step:
-                self._checkpointer.delete(found.step)
-
     def _load_step(self, step: int, like: TrainState) -> Checkpoint:
-        abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), _arrays(like))
         with _orbax():
             metadata: Any = self._checkpointer.metadata(step).custom_metadata
-            arrays = self._checkpointer.load(step, abstract)
+            arrays = self._checkpointer.load(step, _abstract(_arrays(like)))
         if not metadata or metadata.get("digest") != _digest(arrays):
             raise ValueError("its contents don't match their digest")
         if self._fingerprint is not None and metadata.get("fingerprint") != self._fingerprint:
@@ -121,6 +114,65 @@ class CheckpointFolder:
                 f"checkpoint {self._folder / str(step)} has another ledger than this run after {step} steps: it is of another run"
             )
         return Checkpoint(state, metadata["totals"])
+
+
+def save_model(folder: Path, params: Any, step: int) -> None:
+    """Write the final model, all or nothing: parameters alone, nothing of the data and no keys.
+
+    Args:
+        folder: of the model.
+        params: its parameters.
+        step: after how many steps they are.
+    """
+    with _orbax(), closing(_checkpointer(folder.absolute(), keep=1, alone=True)) as checkpointer:
+        arrays = {"params": params}
+        checkpointer.save(step, arrays, custom_metadata={"digest": _digest(arrays)}, overwrite=True)
+
+
+def load_model(folder: Path, like: Any) -> tuple[Any, int] | None:
+    """(parameters, step) of the model in a folder; None where there is none.
+
+    Args:
+        folder: of the model.
+        like: parameters of the same structure, shapes and dtypes.
+
+    Raises:
+        UsageError: where it can't be read.
+    """
+    if not folder.exists():
+        return None
+    with _orbax(), closing(_checkpointer(folder.absolute(), keep=1, alone=False)) as checkpointer:
+        steps = [found.step for found in checkpointer.checkpoints]
+        if not steps:
+            return None
+        try:
+            arrays: Any = checkpointer.load(max(steps), _abstract({"params": like}))
+            metadata: Any = checkpointer.metadata(max(steps)).custom_metadata
+            if not metadata or metadata.get("digest") != _digest(arrays):
+                raise ValueError("its contents don't match their digest")
+        except Exception as error:  # orbax and tensorstore raise what they like on damaged files
+            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            raise UsageError(
+                f"the model in {folder} is damaged ({reason}): bring back the folder, or train anew"
+            ) from error
+    return jax.tree.map(jnp.asarray, arrays["params"]), max(steps)
+
+
+def _checkpointer(path: Path, *, keep: int, alone: bool) -> Any:
+    """Of the newest so many; `alone` in the folder, it clears away what a kill left half done."""
+    from orbax.checkpoint import v1 as ocp
+
+    newest = ocp.training.preservation_policies.LatestN(keep)
+    with _orbax():  # orbax takes any path, and declares its own
+        return ocp.training.Checkpointer(
+            path,  # pyright: ignore[reportArgumentType]
+            preservation_policy=newest,  # pyright: ignore[reportArgumentType]
+            cleanup_tmp_directories=alone,
+        )
+
+
+def _abstract(arrays: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)
 
 
 def _arrays(state: TrainState) -> dict[str, Any]:
@@ -149,9 +201,19 @@ def _digest(arrays: Any) -> str:
     return digest.hexdigest()
 
 
+def _reason(error: Exception) -> str:
+    """The first line of what an error says."""
+    return str(error).splitlines()[0][:200] if str(error).strip() else type(error).__name__
+
+
 @contextmanager
 def _orbax() -> Iterator[None]:
-    """Orbax warns of things that don't concern a run on one host."""
+    """Orbax warns of things that don't concern a run on one host, and logs what it raises as well; both are kept quiet."""
+    silent_below = logging.root.manager.disable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(silent_below)

@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from .._errors import UsageError
-from ._folder import RunFolder
+from ._folder import PRIVATE, RunFolder, as_written
 
 _SHOWN = (
     "model",
@@ -36,16 +36,24 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
         here = (
             [given] if (given / "config.json").exists() else sorted(path.parent for path in given.glob("*/config.json"))
         )
-        finished = [path for path in here if (path / "summary.json").exists()]
+        finished = [path for path in here if RunFolder(path).is_finished]
         if not finished:
             raise UsageError(
                 f"{given} holds no finished run: give the folder that `jaxdp train` made, or one that holds several"
             )
         for path in finished:
-            summary = RunFolder(path).read_json("summary.json")
-            accountant = summary.get("accountant")
-            epsilon = summary["epsilon"][accountant] if accountant else None
-            shown = {name: summary.get(name) for name in _SHOWN}
+            summary = RunFolder(path).summary()
+            if "test_accuracy" not in summary:
+                raise UsageError(
+                    f"{path} has no accuracy: it was measured on people held back, or without privacy, and stayed in the folder "
+                    f"{PRIVATE}/, which is missing or can't be read; leave this run out"
+                )
+            with as_written(path / "summary.json"):
+                accountant = summary.get("accountant")
+                epsilon = float(summary["epsilon"][accountant]) if accountant else None
+                shown: dict[str, Any] = {name: summary.get(name) for name in _SHOWN}
+                for name in ("test_accuracy", "seconds", *(("delta",) if accountant else ())):
+                    shown[name] = float(shown[name])
             runs.append({"name": path.resolve().name, "epsilon": epsilon, "accountant": accountant, **shown})
     return sorted(runs, key=lambda run: -run["test_accuracy"])
 

@@ -1,16 +1,21 @@
 """A run's folder, read back."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jaxtyping import Float, Num
 
+from .. import _checks
 from .._errors import UsageError
 from .._options import from_dict
 from ..data import Encoding
+
+if TYPE_CHECKING:
+    from ._folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class FinishedRun:
     Attributes:
         path: the folder.
         options: the options as given, as plain values.
-        summary: the results (the content of summary.json); None while the run is unfinished.
+        summary: the results (the content of private/summary.json); None while the run is unfinished.
         statement: the privacy statement; None for a run without privacy, or unfinished.
         params: the model's parameters.
         step: after how many steps they are.
@@ -76,7 +81,8 @@ def load_run(path: str | Path) -> FinishedRun:
         path: the run's folder.
 
     Returns:
-        A `FinishedRun`, with the parameters of its newest checkpoint.
+        A `FinishedRun`, with the final model's parameters, or those of the newest checkpoint while the run is under way. To
+        those who can't read private/ it has no metrics, and of the results those that are published.
 
     Raises:
         UsageError: where the folder holds no run, or no checkpoint that can be read.
@@ -85,43 +91,58 @@ def load_run(path: str | Path) -> FinishedRun:
         run = jaxdp.load_run("runs/mnist-cnn-20260101-120000")
         labels = run.predict(images).argmax(axis=1)
     """
-    from ._checkpoint import CheckpointFolder
-    from ._folder import RunFolder
+    from ._folder import RunFolder, as_written
     from ._optimizer import params_of
 
-    folder = RunFolder.existing(Path(path))
+    folder = RunFolder.existing(_checks.path("path", path))
     config = folder.read_json("config.json")
-    described = config["model"]
-    table = "encoding" in described
-    shape = (described["features"],) if table else tuple(described["image_shape"])
-    of_pate = config.get("command") == "pate"
-    model, like = _student(config, shape) if of_pate else _trained(config, shape)
-    with CheckpointFolder(folder.checkpoints) as checkpoints:
-        checkpoint, _ = checkpoints.load(like)
-    if checkpoint is None:
-        raise UsageError(
-            f"{folder.path} has no checkpoint yet: go on with it by jaxdp {config.get('command', 'train')} --resume {folder.path}"
-        )
-    finished = (folder.path / "summary.json").exists()
+    with as_written(folder.path / "config.json"):
+        described = config["model"]
+        table = "encoding" in described
+        shape = (described["features"],) if table else tuple(described["image_shape"])
+        of_pate = config.get("command") == "pate"
+        model, like = _student(config, shape) if of_pate else _trained(config, shape)
+        encoding = Encoding.from_dict(described["encoding"]) if table else None
+        target_names = tuple(described["targets"]) if table else None
+    params, step = _newest(folder, config, like, (lambda state: state.params[1]) if of_pate else params_of)
     statement = folder.path / "statement.txt"
     return FinishedRun(
         path=folder.path,
-        options=config["options"],
-        summary=folder.read_json("summary.json") if finished else None,
-        statement=statement.read_text() if finished and statement.exists() else None,
-        params=checkpoint.state.params[1] if of_pate else params_of(checkpoint.state),
-        step=checkpoint.state.step,
+        options=folder.options(),
+        summary=folder.summary() if folder.is_finished else None,
+        statement=statement.read_text("utf-8") if folder.is_finished and statement.exists() else None,
+        params=params,
+        step=step,
         metrics=folder.metrics(),
         input_shape=shape,
         _probabilities=model.probabilities,
-        encoding=Encoding.from_dict(described["encoding"]) if table else None,
+        encoding=encoding,
         id_name=described.get("id"),
-        target_names=tuple(described["targets"]) if table else None,
+        target_names=target_names,
+    )
+
+
+def _newest(folder: "RunFolder", config: dict[str, Any], like: Any, params_of: Callable[[Any], Any]) -> tuple[Any, int]:
+    """(parameters, step) of the final model, or of the newest checkpoint while the run is under way."""
+    from ._checkpoint import CheckpointFolder, load_model
+
+    for private in (False, True):
+        model = load_model(folder.model(private=private), params_of(like))
+        if model is not None:
+            return model
+    if folder.checkpoints.exists():
+        with CheckpointFolder(folder.checkpoints) as checkpoints:
+            checkpoint, _ = checkpoints.load(like)
+        if checkpoint is not None:
+            return params_of(checkpoint.state), checkpoint.state.step
+    raise UsageError(
+        f"{folder.path} has no checkpoint yet: go on with it by jaxdp {config.get('command', 'train')} --resume {folder.path}"
     )
 
 
 def _trained(config: dict[str, Any], shape: tuple[int, ...]) -> tuple[Any, Any]:
     """The model of a training run, and a state of the structure, shapes, dtypes and accounting that its checkpoints have."""
+    from .._key_source import nonce_as_words
     from .._run import DPSGD
     from .._step import RunKeys, TrainState
     from ..accounting import Ledger
@@ -142,7 +163,9 @@ def _trained(config: dict[str, Any], shape: tuple[int, ...]) -> tuple[Any, Any]:
     inner = in_float32(optimize) if run else optimize
     params = jax.eval_shape(model.init, jax.random.key(0))
     keys, spent_before = RunKeys.split_from(jax.random.key(1)), Ledger.from_dict(config["spent_before"])
-    return model, TrainState(params, jax.eval_shape(inner.init, params), keys, 0, run=run, spent_before=spent_before)
+    nonce = nonce_as_words(config["nonce"]) if run else None
+    opt_state = jax.eval_shape(inner.init, params)
+    return model, TrainState(params, opt_state, keys, 0, run=run, spent_before=spent_before, nonce=nonce)
 
 
 def _student(config: dict[str, Any], shape: tuple[int, ...]) -> tuple[Any, Any]:

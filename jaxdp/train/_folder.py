@@ -1,23 +1,39 @@
-"""The folder of a run: what is in it, and how it is written so that a kill never leaves half a file.
+"""The folder of a run: what is in it, who may see it, and how it is written so that a kill never leaves half a file.
 
-config.json      options, run, data fingerprint, versions
-metrics.jsonl    one line an epoch
+What may be published:
+config.json      options, plan, versions, the nonce that names the run's noise
 statement.txt    the privacy of the run in plain English; statement.json for programs, with the ledger
-summary.json     the last line of the metrics, and times
-metrics.png      loss, accuracy and epsilon by epoch
 epsilon.png      epsilon against steps, by each accountant
-checkpoints/     the newest checkpoint (two while training)
+model/           the final model, without keys
+summary.json     what is covered by epsilon, or public, of the results; written last: with it the run is finished
+
+What epsilon doesn't cover, in private/, which nobody else may read (mode 700):
+run.json         the seed if one was given; while the run is under way, a secret and the data's fingerprint under it
+checkpoints/     while the run is under way, the two newest, with its keys
+metrics.jsonl    one line an epoch; metrics.png shows them
+summary.json     all results, losses and times too; without privacy, model/ lies here as well
+lock             held while a process runs here
 """
 
+import hashlib
+import hmac
 import json
+import os
+import secrets
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .._errors import UsageError
+from ._lock import locked
 
+PRIVATE = "private"
+_METRICS = f"{PRIVATE}/metrics.jsonl"
+_SECRETS = f"{PRIVATE}/run.json"
 _ROOM_NEEDED = 64 * 2**20
 
 
@@ -26,13 +42,28 @@ def new_path(name: str) -> Path:
     return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
+@contextmanager
+def as_written(path: Path) -> Iterator[None]:
+    """Reading what a run wrote to `path`: raises `UsageError` where it has another shape."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        said = (str(error).splitlines() or [""])[0][:200]
+        raise UsageError(
+            f"{path} is not as a run writes it ({type(error).__name__}: {said}): bring back the run's own folder"
+        ) from error
+
+
 class RunFolder:
     """Paths and files of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.checkpoints = path / "checkpoints"
-        self.plot = path / "metrics.png"
+        self.private = path / PRIVATE
+        self.checkpoints = self.private / "checkpoints"
+        self.plot = self.private / "metrics.png"
         self.epsilon_plot = path / "epsilon.png"
 
     @classmethod
@@ -40,15 +71,16 @@ class RunFolder:
         """A new folder, made and tried for writing.
 
         Raises:
-            UsageError: where there is a run already, no right to write, or less than 64 MiB of room.
+            UsageError: where there is a run already or anything else, no right to write, or less than 64 MiB of room.
         """
         folder = cls(path)
-        if (path / "config.json").exists():
-            raise UsageError(
-                f"--output={path} holds a run already: go on with it by --resume {path}, or give another folder"
-            )
+        folder.refuse_begun()
         try:
             path.mkdir(parents=True, exist_ok=True)
+            if (found := next((each for each in path.iterdir() if each.name != PRIVATE), None)) is not None:
+                raise UsageError(
+                    f"--output={path} holds {found.name}, which is no run's: give a new folder, or an empty one"
+                )
             with tempfile.TemporaryFile(dir=path) as file:
                 file.write(b"room?")
         except OSError as error:
@@ -68,29 +100,127 @@ class RunFolder:
             raise UsageError(f"{path} holds no run (there is no config.json): give the folder that a run made")
         return cls(path)
 
+    def model(self, *, private: bool) -> Path:
+        """Where the final model lies: to be published, or not, as one that was trained without privacy."""
+        return (self.private if private else self.path) / "model"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; raises `UsageError` where one is here."""
+        self.make_private()
+        with locked(self.private / "lock", self.path):
+            yield
+
+    def make_private(self) -> None:
+        """The folder of what isn't to be shared, readable by its owner alone from the start."""
+        try:
+            self.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.private.chmod(0o700)
+        except OSError as error:
+            raise UsageError(f"{self.private} can't be written ({error.strerror}): give a folder that can") from error
+
+    def refuse_begun(self) -> None:
+        """Refuse a folder in which a run has begun."""
+        if (self.path / "config.json").exists():
+            raise UsageError(
+                f"--output={self.path} holds a run already: go on with it by --resume {self.path}, or give another folder"
+            )
+
+    def begin(self, config: dict[str, Any], seed: int | None, fingerprint: Callable[[bytes], str]) -> None:
+        """Write what a run is known by; with config.json, which comes last, it has begun.
+
+        Args:
+            config: what may be published of it.
+            seed: the user's, or None.
+            fingerprint: of the data, under a secret that is erased with it.
+        """
+        self.refuse_begun()
+        secret = secrets.token_bytes(32)
+        self.write_json(_SECRETS, {"seed": seed, "secret": secret.hex(), "data_fingerprint": fingerprint(secret)})
+        self.write_json("config.json", config)
+
+    def check_data(self, fingerprint: Callable[[bytes], str]) -> None:
+        """Refuse to go on with other data than the run was started with."""
+        stored = self._secrets()
+        if stored["data_fingerprint"] != fingerprint(bytes.fromhex(stored["secret"])):
+            raise UsageError(
+                f"--resume {self.path}: the data are not those the run was started with; the same keys on other data would let "
+                "anyone subtract the noise. Bring back the data, or start another run in another folder"
+            )
+
+    @property
+    def mark(self) -> str:
+        """What tells this run's checkpoints from any other's: configuration and data, under the run's secret."""
+        stored = self._secrets()
+        content = (self.path / "config.json").read_bytes() + stored["data_fingerprint"].encode()
+        return hmac.new(bytes.fromhex(stored["secret"]), content, hashlib.sha256).hexdigest()
+
+    def erase(self) -> None:
+        """Forget keys and fingerprint, with all that a finished run has no use for; doing it again does no harm."""
+        if self.checkpoints.exists():
+            shutil.rmtree(self.checkpoints)
+        self.write_json(_SECRETS, {"seed": self._secrets(finished=True)["seed"]})
+
+    def _secrets(self, *, finished: bool = False) -> dict[str, Any]:
+        stored = self.read_json(_SECRETS)
+        wanted = ("seed",) if finished else ("seed", "secret", "data_fingerprint")
+        if not isinstance(stored, dict) or any(name not in stored for name in wanted):
+            raise UsageError(f"{self.path / _SECRETS} lacks what the run needs to go on: the run's folder is damaged")
+        return stored
+
+    def options(self) -> dict[str, Any]:
+        """The options that the run was started with, as plain values; without the seed for those who can't read private/."""
+        options = dict(self.read_json("config.json")["options"])
+        if os.access(
+            self.path / _SECRETS, os.R_OK
+        ):  # where it isn't there, or is somebody else's, there is nothing to say
+            options["seed"] = self._secrets(finished=True)["seed"]
+        return options
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return (self.path / "summary.json").exists()
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether model and results are there, and all that is left is to erase and to state."""
+        return os.access(self.private / "summary.json", os.R_OK)
+
+    def summary(self) -> dict[str, Any]:
+        """The results of a finished run: all of them, or those that are published for those who can't read private/."""
+        return self.read_json(f"{PRIVATE}/summary.json" if self.is_trained else "summary.json")
+
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file, all or nothing."""
         self.write_text(name, json.dumps(content, indent=2) + "\n")
 
     def write_text(self, name: str, content: str) -> None:
-        """Write a text file, all or nothing."""
+        """Write a text file, all or nothing; for its owner alone in private/."""
         target = self.path / name
         temporary = target.with_name(f".{target.name}.tmp")
-        temporary.write_text(content)
+        with self._open(temporary, "w") as file:
+            file.write(content)
         temporary.replace(target)
+
+    def _open(self, path: Path, mode: str) -> IO[str]:
+        if path.parent != self.private:
+            return path.open(mode, encoding="utf-8")
+        self.make_private()
+        return open(path, mode, encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600))
 
     def read_json(self, name: str) -> Any:
         """The content of a JSON file; raises `UsageError` where it is missing or damaged."""
         try:
-            return json.loads((self.path / name).read_text())
+            return json.loads((self.path / name).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise UsageError(f"{self.path / name} can't be read ({error}): the run's folder is damaged") from error
 
     def metrics(self, up_to_step: int | None = None) -> list[dict[str, Any]]:
         """The epochs recorded so far, none that ended after `up_to_step`; a line cut short by a kill is left out."""
         try:
-            lines = (self.path / "metrics.jsonl").read_text().splitlines()
-        except FileNotFoundError:
+            lines = (self.path / _METRICS).read_text("utf-8").splitlines()
+        except (FileNotFoundError, PermissionError):
             return []
         records = []
         for line in lines:
@@ -98,13 +228,20 @@ class RunFolder:
                 records.append(json.loads(line))
             except ValueError:
                 break
+        records = [record for record in records if isinstance(record, dict) and "step" in record]
         return [record for record in records if up_to_step is None or record["step"] <= up_to_step]
 
     def keep_metrics(self, records: list[dict[str, Any]]) -> None:
         """Make `records` all that is recorded."""
-        self.write_text("metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+        self.write_text(_METRICS, "".join(json.dumps(record) + "\n" for record in records))
 
     def add_metrics(self, record: dict[str, Any]) -> None:
         """Record one more epoch."""
-        with (self.path / "metrics.jsonl").open("a") as file:
+        with self._open(self.path / _METRICS, "a") as file:
             file.write(json.dumps(record) + "\n")
+
+
+def close_to_others(path: Path) -> None:
+    """Take every right from all but the owner, down to the last file."""
+    for each in (path, *path.rglob("*")):
+        each.chmod(0o700 if each.is_dir() else 0o600)

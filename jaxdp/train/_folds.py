@@ -1,5 +1,6 @@
 """K-fold evaluation: K models, each on the records that the others' parts leave, and what all of them cost together."""
 
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from .._errors import UsageError
+from .._interrupts import resumable, stop_here
 from ..accounting import Ledger, rounded_up
 from ._finished import FinishedRun
-from ._folder import RunFolder, new_path
+from ._folder import PRIVATE, RunFolder, new_path
 from ._options import TrainOptions
 from ._report import two_columns
 from ._train import read_ledger, train
@@ -42,7 +45,7 @@ def train_folds(options: TrainOptions, console: Console | None = None) -> Folds:
         console: where progress and results are shown; by default standard output.
 
     Returns:
-        The `Folds`, also written to folds.json.
+        The `Folds`, also written to private/folds.json; what may be published of them, to folds.json.
 
     Raises:
         UsageError: as `train` does.
@@ -51,18 +54,29 @@ def train_folds(options: TrainOptions, console: Console | None = None) -> Folds:
     assert options.folds is not None
     console = console or Console()
     path = options.resume or options.output or new_path(f"{options.dataset}-{options.architecture}")
+    _check_folder(path)
     runs = []
-    for fold in range(1, options.folds + 1):
-        console.print(f"fold {fold} of {options.folds}", highlight=False)
-        folder = path / f"fold-{fold}"
-        begun = (folder / "config.json").exists()
-        runs.append(train(replace(options, fold=fold, output=folder, resume=folder if begun else None), console))
+    with resumable(f"the same command with --output {shlex.quote(str(path))}"):
+        for fold in range(1, options.folds + 1):
+            stop_here()
+            console.print(f"fold {fold} of {options.folds}", highlight=False)
+            folder = path / f"fold-{fold}"
+            begun = (folder / "config.json").exists()
+            runs.append(train(replace(options, fold=fold, output=folder, resume=folder if begun else None), console))
     folds = _put_together(options, tuple(runs))
     _write(path, options, folds)
     console.print(two_columns(f"jaxdp: {options.folds} folds of {_summary(runs[0])['dataset']}", _rows(folds)))
     if folds.statement is not None:
         console.print(folds.statement, highlight=False, soft_wrap=True)
     return folds
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a folder with anything that isn't of such an evaluation."""
+    begun = any(path.glob("fold-*/config.json"))
+    found = [] if begun or not path.is_dir() else list(path.iterdir())
+    if foreign := [each.name for each in found if not each.name.startswith("fold-")]:
+        raise UsageError(f"--output={path} holds {foreign[0]}, which is no run's: give a new folder, or an empty one")
 
 
 def _put_together(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> Folds:
@@ -73,9 +87,15 @@ def _put_together(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> Folds
         statement = (
             f"Each of the {len(runs)} models was trained without one part of the records, so that every record was used by "
             f"{len(runs) - 1} of them. Whoever sees all models learns of a record at most what ε = {rounded_up(epsilon)} at δ = "
-            f"{options.delta:g} allows; of one model alone, what its own statement says. The losses and accuracies are "
-            "computed on records without noise: they are not covered."
+            f"{options.delta:g} allows, since each has noise of its own; of one model alone, what its own statement says. "
+            "The losses and accuracies are computed on records without noise: they are not covered, and lie in the folder "
+            f"{PRIVATE}/."
         )
+        if options.patience is not None:
+            statement += (
+                " Each model's end was chosen by its loss on the part that it was trained without (--patience): that is not "
+                "covered either."
+            )
     return Folds(
         runs, float(np.mean(of_runs["test_loss"])), float(np.mean(of_runs["test_accuracy"])), epsilon, statement
     )
@@ -112,7 +132,10 @@ def _rows(folds: Folds) -> list[tuple[str, str]]:
 
 
 def _write(path: Path, options: TrainOptions, folds: Folds) -> None:
-    fields = ("test_loss", "test_accuracy", "epsilon", "statement")
-    content = {name: getattr(folds, name) for name in fields} | {"delta": options.delta if options.dp else None}
-    content["folds"] = [_summary(run) for run in folds.runs]
-    RunFolder(path).write_json("folds.json", content)
+    """What may be published in folds.json, all in private/folds.json: losses and accuracies are those of people held back."""
+    folder = RunFolder(path)
+    content = {"epsilon": folds.epsilon, "statement": folds.statement, "delta": options.delta if options.dp else None}
+    results = {"test_loss": folds.test_loss, "test_accuracy": folds.test_accuracy}
+    folder.write_json(f"{PRIVATE}/folds.json", results | content | {"folds": [_summary(run) for run in folds.runs]})
+    published = [RunFolder(run.path).read_json("summary.json") for run in folds.runs]
+    folder.write_json("folds.json", content | {"folds": published})

@@ -1,7 +1,8 @@
 """The loop over epochs: steps are dispatched ahead of the device, and the host only reads what has been computed.
 
 The data stay on the device. While one step runs the next ones are already queued, so the device never waits for the host;
-metrics are read as they become ready, which drives the progress display, and everything is read at the end of an epoch.
+metrics are read as they become ready, which drives the progress display, and everything is read at the end of an epoch. Between
+two calls is where a run that is asked to stop stops, with a checkpoint of all it has made.
 """
 
 import time
@@ -13,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from .._interrupts import asked_to_stop, stop_here
 from .._step import StepMetrics, TrainState
 
 _AHEAD = 8  # calls queued on the device before the host waits for the oldest
@@ -61,7 +63,7 @@ class Loop:
         steps_per_epoch: steps of an epoch.
         steps: steps of the run.
         on_steps: called as results arrive, with the number of steps made and the epoch's totals.
-        save: called with the state and the totals, between epochs' ends, at least once a minute.
+        save: called with the state and the totals, between epochs' ends, at least once a minute and before the run stops.
     """
 
     step: Step
@@ -88,6 +90,7 @@ class Loop:
     def epochs(self, state: TrainState, totals: Totals) -> Iterator[tuple[int, TrainState, Totals]]:
         """Yield (epoch counted from 1, state, totals) at the end of each epoch that `state` has not finished yet."""
         while state.step < self.steps:
+            stop_here()  # what there is has been saved
             epoch = state.step // self.steps_per_epoch + 1
             state = self._finish_epoch(state, totals, min(epoch * self.steps_per_epoch, self.steps))
             yield epoch, state, totals
@@ -109,11 +112,13 @@ class Loop:
             else:
                 totals.add(jax.device_get(waiting.popleft()))
                 self.on_steps(state.step - sum(len(m.loss) for m in waiting), totals)
-            if time.monotonic() - self._saved_at > _SECONDS_BETWEEN_CHECKPOINTS and state.step < end:
+            due = time.monotonic() - self._saved_at > _SECONDS_BETWEEN_CHECKPOINTS or asked_to_stop()
+            if due and state.step < end:
                 while waiting:
                     totals.add(jax.device_get(waiting.popleft()))
                 self.save(state, totals)
                 self._saved_at = time.monotonic()
+                stop_here()
         jax.block_until_ready(state.params)
         self.training_seconds += time.perf_counter() - started
         self.steps_timed += state.step - timed_from

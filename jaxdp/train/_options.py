@@ -2,14 +2,61 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
 from .. import _checks
+from .._effects import Effect, check_effects
 from .._errors import UsageError
-from .._options import check_given, check_holdout, check_seed, flag
+from .._options import check_given, check_holdout, check_seed
 from ..data._table import MOA_CATEGORIES
+
+_OF_PRIVACY = (
+    *("clip_norm", "noise_multiplier", "target_epsilon", "delta", "sampling", "truncated_batch_size", "adjacency"),
+    *("accountant", "ledger", "microbatch_size"),
+)
+_OF_TABLES = (
+    *("features", "targets", "columns", "categories", "bounds", "bounds_file", "bounds_noise", "missing"),
+    *("folds", "fold", "hidden", "precision"),
+)
+_EFFECTS = (
+    Effect(
+        _OF_PRIVACY,
+        lambda run: run.dp,
+        lambda _: "with --no-dp, which trains without privacy",
+        ", or train with privacy by leaving out --no-dp",
+    ),
+    Effect(
+        _OF_TABLES,
+        lambda run: run.dataset == "csv",
+        lambda run: f"on --dataset {run.dataset}, which is of images",
+        ", or give --dataset csv",
+    ),
+    Effect(
+        ("data_dir",),
+        lambda run: run.dataset != "csv",
+        lambda _: "with --dataset csv, whose files --features and --targets name",
+    ),
+    Effect(
+        ("activation",),
+        lambda run: run.architecture != "dense" or bool(run.hidden),
+        lambda _: "without hidden layers, between which it would be",
+        ", or give their widths by --hidden",
+    ),
+    Effect(
+        ("momentum",),
+        lambda run: run.optimizer == "sgd",
+        lambda run: f"with --optimizer {run.optimizer}, which has its own",
+        ", or give --optimizer sgd",
+    ),
+    Effect(
+        ("truncated_batch_size",),
+        lambda run: run.sampling == "truncated_poisson",
+        lambda run: f"with --sampling {run.sampling}, which cuts no batch",
+        ", or give --sampling truncated_poisson",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +151,7 @@ class TrainOptions:
     """folder for this run's results; runs/DATASET-MODEL-TIME if not given"""
     resume: Path | None = None
     """folder of an interrupted run to go on with, under the options it was started with"""
+    effects: ClassVar[tuple[Effect, ...]] = _EFFECTS
 
     @property
     def architecture(self) -> str:
@@ -111,7 +159,8 @@ class TrainOptions:
         return self.model or ("dense" if self.dataset == "csv" else "cnn")
 
     def check(self) -> None:
-        """Refuse values out of range, with the flag's name, the value and the fix."""
+        """Refuse values out of range, with the flag's name, the value and the fix; and options without effect."""
+        check_effects(self)
         check_given(
             self,
             _checks.positive,
@@ -146,19 +195,11 @@ class TrainOptions:
         self._check_table()
         if self.dp:
             self._check_privacy()
-        elif self.ledger is not None:
-            raise UsageError(
-                "--ledger with --no-dp: a run without privacy has no total to state; leave one of them out"
-            )
 
     def _check_table(self) -> None:
-        of_tables = ("features", "targets", "columns", "bounds", "bounds_file", "bounds_noise", "folds", "fold")
-        given = [flag(name) for name in of_tables if getattr(self, name) is not None]
         if self.dataset != "csv":
-            if given or self.model == "dense":
-                raise UsageError(
-                    f"{', '.join(given) or '--model dense'} goes with --dataset csv: give that, too, or leave it out"
-                )
+            if self.model == "dense":
+                raise UsageError("--model dense goes with --dataset csv: give that, too, or leave it out")
             return
         if self.model not in (None, "dense"):
             raise UsageError(f"--model={self.model} takes images: for --dataset csv leave it out, or give dense")
@@ -199,7 +240,3 @@ class TrainOptions:
         _checks.delta(self.delta)
         if self.truncated_batch_size is not None:
             _checks.count("--truncated-batch-size", self.truncated_batch_size, "give the most examples of a batch")
-            if self.sampling != "truncated_poisson":
-                raise UsageError(
-                    f"--truncated-batch-size={self.truncated_batch_size} is of --sampling truncated_poisson: give both or none"
-                )

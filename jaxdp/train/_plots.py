@@ -7,7 +7,7 @@ import numpy as np
 
 from .._pictures import new_figure, save_figure
 from .._run import DPSGD
-from ..accounting import epsilon_at_interval
+from ..accounting import accountants_of, epsilon_at_interval
 from ..sampling import steps_per_shuffled_epoch
 
 _POINTS = 12
@@ -58,7 +58,7 @@ def plot_epsilon(run: DPSGD, delta: float, path: Path) -> None:
         per_epoch = steps_per_shuffled_epoch(run.num_examples, int(run.expected_batch_size))
         steps, style = [*range(1, run.steps, per_epoch), run.steps], "steps-post"
     for name in ("rdp", "pld"):
-        if name in run.accountants:
+        if name in accountants_of(run.event, run.adjacency):
             spent = lambda step, by=name: epsilon_at_interval(run.event_of(step), delta, by, run.adjacency, _INTERVAL)
             values = [spent(step).epsilon for step in steps]
             label = f"{_NAMES[name]} ({values[-1]:.3f})"

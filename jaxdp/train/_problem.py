@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Key, Num
 
 from .._validate import validate
 from ..accounting import Ledger
+from ..data import fingerprint
 
 _ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 _EVALUATION_BATCH = 1000
@@ -49,7 +50,8 @@ class Problem:
         test: the same to evaluate on.
         model: the classifier.
         described: what the model is rebuilt from, in JSON.
-        fingerprint: of the data.
+        read: all that was read of the data, to tell them from others; `fingerprint(secret)` does it.
+        public_test: whether `test` is nobody's secret: the data set's own test split, not people held back.
         spent: what preparing the data has cost.
     """
 
@@ -58,8 +60,13 @@ class Problem:
     test: tuple[np.ndarray, np.ndarray]
     model: Classifier
     described: dict[str, Any]
-    fingerprint: str
+    read: tuple[np.ndarray, ...]
+    public_test: bool
     spent: Ledger
+
+    def fingerprint(self, secret: bytes) -> str:
+        """Of the data, under a secret."""
+        return fingerprint(*self.read, secret=secret)
 
 
 def classifier(

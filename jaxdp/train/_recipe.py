@@ -72,7 +72,8 @@ def settle(options: TrainOptions, num_examples: int, spent_before: accounting.Le
     """Fill in the recipe's numbers and, with --dp, the noise multiplier or the steps that the budget allows.
 
     Raises:
-        UsageError: for a batch larger than the data, a delta not below 1 / num_examples, a budget that can't be met.
+        UsageError: for a batch larger than the data, a delta not below 1 / num_examples, a budget that can't be met, and for a
+            warm-up or a patience as long as the run.
     """
     recipe = RECIPES[options.architecture, options.dp]
     batch_size = options.batch_size or min(recipe.batch_size, num_examples)
@@ -92,15 +93,37 @@ def settle(options: TrainOptions, num_examples: int, spent_before: accounting.Le
         accountant = options.accountant or run.accountants[0]
         run = _within_budget(run, options, accountant, spent_before)
         steps = run.steps
+    made = math.ceil(steps / per_epoch)
+    if options.warmup >= steps:
+        raise UsageError(
+            f"--warmup={options.warmup} is not shorter than the run's {steps} steps, so that the learning rate would never reach "
+            "--lr: warm up for fewer steps, or train for more --epochs"
+        )
+    if options.patience is not None and options.patience >= made - 1:
+        raise UsageError(
+            f"--patience={options.patience} has no effect on a run of {made} epochs, which can't end sooner for it: give less, "
+            "or more --epochs"
+        )
     return Plan(
         lr=options.lr or (recipe.sgd_lr if options.optimizer == "sgd" else recipe.adam_lr),
-        epochs=math.ceil(steps / per_epoch),
+        epochs=made,
         steps_per_epoch=per_epoch,
         batch_size=batch_size,
         steps=steps,
         asked=epochs * per_epoch,
         run=run,
         accountant=accountant,
+    )
+
+
+def cut_nearly_always(run: DPSGD) -> str | None:
+    """What to say of a truncated batch two standard deviations or more below the expected one; None of others."""
+    expected, most = run.expected_batch_size, run.truncated_batch_size
+    if most is None or most > expected - 2 * math.sqrt(expected * (1 - run.sampling_rate)):
+        return None
+    return (
+        f"warning: --truncated-batch-size {most} is far below the {expected:g} examples that are drawn on average: nearly every "
+        "batch is cut to it, and what is cut off is not learned from, though it adds to epsilon"
     )
 
 

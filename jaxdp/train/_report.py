@@ -84,8 +84,9 @@ def two_columns(title: str, rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "test accuracy", f"{summary['test_accuracy']:.2%}"
-    yield "test loss", f"{summary['test_loss']:.4f}"
+    if "test_accuracy" in summary:  # which is not published of people held back
+        yield "test accuracy", f"{summary['test_accuracy']:.2%}"
+        yield "test loss", f"{summary['test_loss']:.4f}"
     if summary["epsilon"] is None:
         yield "privacy", "none (--no-dp)"
     else:
@@ -105,8 +106,9 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "batch size", f"{summary['batch_size']}" + how.get(summary.get("sampling", ""), "")
     yield "steps", f"{summary['steps']} ({summary['epochs']} epochs)"
     yield "device", summary["device"]
-    if summary["milliseconds_per_step"] is not None:
+    if summary.get("milliseconds_per_step") is not None:
         yield "time to the first step", f"{summary['first_step_seconds']:.1f} s (tracing and compiling)"
         yield "time of a step", f"{summary['milliseconds_per_step']:.1f} ms"
         yield "time in all", f"{summary['seconds']:.0f} s"
-    yield "folder", summary["folder"]
+    if "folder" in summary:
+        yield "folder", summary["folder"]

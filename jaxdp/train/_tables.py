@@ -1,29 +1,32 @@
 """The problem that a table poses: which records to train on, how they are encoded, and what encoding them cost."""
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .. import data as datasets
 from .._errors import UsageError
+from .._key_source import KeySource, that_matter
 from ..accounting import Ledger
 from ..data._csv import header_of
-from ..noise import key_from_entropy
+from ..data._table import MOA_CATEGORIES
+from ._folder import RunFolder, as_written
 from ._options import TrainOptions
 from ._problem import Classifier, Problem, classifier
 from ._recipe import adjacency_of
 
 _HELD_BACK = 5  # by default a fifth of the records is
-_OF_BOUNDS = 2**31 - 3  # no key of a run is made with this number
 
 
-def table_problem(options: TrainOptions) -> Problem:
+def table_problem(options: TrainOptions, spent_before: Ledger) -> Problem:
     """Read and encode the files that the options name, and divide them into records to train and to evaluate on.
+
+    Args:
+        options: with the files.
+        spent_before: what the same data have been used for before, from which estimated bounds differ in their noise.
 
     Raises:
         UsageError: for files that can't be read, don't match or hold what they shouldn't.
@@ -31,12 +34,15 @@ def table_problem(options: TrainOptions) -> Problem:
     assert options.features is not None
     assert options.targets is not None
     columns = datasets.chosen_columns(options.features, options.columns)
+    _check_categories(options)
     categories = datasets.declared_categories(options.categories, columns)
     raw = datasets.read_columns(options.features, columns, categories)
     datasets.refuse_constant(raw, options.features)
     targets, names = datasets.read_targets(options.targets, raw.ids)
     train, test = _divided(raw.ids, options)
-    bounds, ledger = _bounds(options, raw, train)
+    read = (raw.values, targets, train)  # bounds that are estimated differ from run to run
+    described = {"options": that_matter(options), "columns": columns, "spent_before": spent_before.to_dict()}
+    bounds, ledger = _bounds(options, raw, train, KeySource(options.seed, described, lambda: read))
     encoding = datasets.Encoding(columns, categories, options.missing, bounds)
     features = encoding.encoded(options.features, raw)
     described = {
@@ -51,11 +57,22 @@ def table_problem(options: TrainOptions) -> Problem:
         test=(features[test], targets[test]),
         model=table_model(options, described),
         described=described,
-        fingerprint=datasets.fingerprint(
-            raw.values, targets, train
-        ),  # bounds that are estimated differ from run to run
+        read=read,
+        public_test=False,
         spent=ledger,
     )
+
+
+def _check_categories(options: TrainOptions) -> None:
+    """Refuse categories of a column that isn't there or has some already; the default ones are of one competition's files."""
+    given = [text.partition("=")[0] for text in options.categories if text not in MOA_CATEGORIES]
+    header = header_of(options.features)[1:] if options.features else []
+    for name in given:
+        if name not in header or given.count(name) > 1:
+            why = "twice" if name in header else f"and {options.features} has no such column"
+            raise UsageError(
+                f"--categories are given of {name!r}, {why}: name each column of text once, such as sex=f,m"
+            )
 
 
 def table_model(options: TrainOptions, described: dict[str, Any]) -> Classifier:
@@ -88,7 +105,9 @@ def _divided(ids: tuple[str, ...], options: TrainOptions) -> tuple[np.ndarray, n
     return train, test
 
 
-def _bounds(options: TrainOptions, raw: datasets.Columns, train: np.ndarray) -> tuple[datasets.Bounds, Ledger]:
+def _bounds(
+    options: TrainOptions, raw: datasets.Columns, train: np.ndarray, keys: KeySource
+) -> tuple[datasets.Bounds, Ledger]:
     """The numeric columns' bounds, and what they cost."""
     numeric = ~np.array(raw.coded, bool)
     names = tuple(name for name, is_number in zip(raw.names, numeric, strict=True) if is_number)
@@ -99,12 +118,12 @@ def _bounds(options: TrainOptions, raw: datasets.Columns, train: np.ndarray) -> 
     assert options.bounds_noise is not None
     if options.resume is not None:  # what was released stays as it was: another draw would cost again
         return _released(options.resume)
-    key = key_from_entropy() if options.seed is None else jax.random.fold_in(jax.random.key(options.seed), _OF_BOUNDS)
-    bounds, event = datasets.estimated_bounds(raw.values[train][:, numeric], options.bounds_noise, key)
+    bounds, event = datasets.estimated_bounds(raw.values[train][:, numeric], options.bounds_noise, keys.key("bounds"))
     ledger = Ledger(adjacency=adjacency_of(options.adjacency, options.sampling))
-    return bounds, ledger.add(event, f"the bounds of {len(names)} columns")
+    return bounds, ledger.add(event, f"the bounds of {len(names)} columns", nonce=keys.nonce("bounds"))
 
 
 def _released(folder: Path) -> tuple[datasets.Bounds, Ledger]:
-    described = json.loads((folder / "config.json").read_text())["model"]
-    return datasets.Encoding.from_dict(described["encoding"]).bounds, Ledger()
+    config = RunFolder.existing(folder).read_json("config.json")
+    with as_written(folder / "config.json"):
+        return datasets.Encoding.from_dict(config["model"]["encoding"]).bounds, Ledger()

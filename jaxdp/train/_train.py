@@ -1,10 +1,12 @@
 """`train`: from options to a finished run in a folder."""
 
-import hashlib
 import importlib.metadata
 import json
+import shlex
 import time
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +17,33 @@ from rich.console import Console
 from .. import _options, data as datasets
 from .._device import in_words, use_device
 from .._errors import UsageError
+from .._interrupts import resumable
+from .._key_source import KeySource, nonce_as_words, plan_that_matters, that_matter
+from .._options import from_dict
 from .._run import DPSGD
 from .._step import TrainState
-from ..accounting import Ledger, statement
-from ..noise import key_from_entropy
-from ._checkpoint import Checkpoint, CheckpointFolder
+from ..accounting import Ledger, accountants_of, statement
+from ._checkpoint import Checkpoint, CheckpointFolder, save_model
 from ._finished import FinishedRun, load_run
-from ._folder import RunFolder, new_path
+from ._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path
 from ._loop import Loop, Totals
 from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
 from ._plots import plot_epsilon, plot_metrics
-from ._problem import Classifier, Problem, classifier
-from ._recipe import Plan, settle
+from ._problem import Problem, classifier
+from ._recipe import Plan, cut_nearly_always, settle
 from ._report import ProgressDisplay, progress_display, status_line, summary_table
 from ._tables import table_problem
+
+_PUBLISHED = (  # of a summary: what follows from the plan and the ledger
+    "dataset", "model", "epsilon", "accountant", "delta", "order", "total_epsilon", "noise_multiplier", "clip_norm", "sampling",
+    "adjacency", "batch_size", "steps", "epochs", "device",
+)  # fmt: skip
+_HELD_BACK = (
+    "The records held back to evaluate on are not protected either: losses and accuracies on them are without noise, "
+    f"which is why they are in the folder {PRIVATE}/."
+)
 
 
 def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
@@ -51,22 +64,26 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
     console = console or Console()
     started = time.perf_counter()
     device = use_device(options.device)
-    problem = table_problem(options) if options.dataset == "csv" else _image_problem(options)
     if options.resume is None:
-        spent_before = read_ledger(options.ledger).extend(problem.spent)
+        spent_before = read_ledger(options.ledger)
+        problem = _problem(options, spent_before)
+        spent_before = spent_before.extend(problem.spent)
         plan = settle(options, len(problem.train[0]), spent_before)
         folder = RunFolder.create(_path_for(options))
-        folder.write_json("config.json", _config(options, plan, problem, spent_before))
+        with folder.locked():
+            folder.begin(_config(options, plan, problem, spent_before), options.seed, problem.fingerprint)
+            _Job(options, folder, problem, device, console, started).run()
     else:
         folder = RunFolder.existing(options.resume)
-        plan, spent_before = _stored_plan(folder, options, problem.fingerprint)
-    if plan.steps < plan.asked:
-        line = f"stopping after {plan.steps} of {plan.asked} steps, before --target-epsilon {options.target_epsilon} is overshot"
-        console.print(line, highlight=False, soft_wrap=True)
-    job = _Job(options, plan, spent_before, folder, problem, device, console, started)
-    run_fingerprint = hashlib.sha256(json.dumps(folder.read_json("config.json")).encode()).hexdigest()
-    with CheckpointFolder(folder.checkpoints, run_fingerprint) as checkpoints:
-        job.run(checkpoints)
+        with as_written(folder.path / "config.json"):
+            _options.check_resumed(folder.path, folder.options(), options)
+        with nullcontext() if folder.is_finished else folder.locked():
+            if not folder.is_finished:
+                problem = _problem(options, Ledger())
+                if not folder.is_trained:  # of which the fingerprint may be erased already
+                    folder.check_data(problem.fingerprint)
+                _Job(options, folder, problem, device, console, started).run()
+    _show(folder, console)
     return load_run(folder.path)
 
 
@@ -75,21 +92,57 @@ class _Job:
     """A run under way: what does not change while it goes on, and the pieces of its course."""
 
     options: TrainOptions
-    plan: Plan
-    spent_before: Ledger
     folder: RunFolder
     problem: Problem
     device: Any
     console: Console
     started: float
 
-    def run(self, checkpoints: CheckpointFolder) -> None:
-        """Start or go on, train, evaluate after each epoch, finish."""
-        model = self.problem.model
-        step = self._step(model)
-        key = key_from_entropy() if self.options.seed is None else jax.random.key(self.options.seed)
-        init_key, run_key = jax.random.split(key)
-        fresh = step.init(model.init(init_key), run_key)._replace(spent_before=self.spent_before)
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """What the folder says of the run, the same when it is gone on with."""
+        return self.folder.read_json("config.json")
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan that the run was started with."""
+        with as_written(self.folder.path / "config.json"):
+            run = self.config["plan"]["run"]
+            return Plan(**{**self.config["plan"], "run": DPSGD(**run) if run else None})
+
+    @cached_property
+    def spent_before(self) -> Ledger:
+        """What had been spent before it."""
+        with as_written(self.folder.path / "config.json"):
+            return Ledger.from_dict(self.config["spent_before"])
+
+    def run(self) -> None:
+        """Start or go on, train, evaluate after each epoch, keep the model, erase the keys, and then state it."""
+        with resumable(f"jaxdp train --resume {shlex.quote(str(self.folder.path))}"):
+            if not self.folder.is_trained:
+                self._tell_of_the_plan()
+                with CheckpointFolder(self.folder.checkpoints, self.folder.mark) as checkpoints:
+                    loop, state = self._train(checkpoints)
+                self._keep(loop, state)
+            self.folder.erase()
+            self._publish()
+
+    def _tell_of_the_plan(self) -> None:
+        if self.plan.steps < self.plan.asked:
+            line = (
+                f"stopping after {self.plan.steps} of {self.plan.asked} steps, before --target-epsilon "
+                f"{self.options.target_epsilon} is overshot"
+            )
+            self.console.print(line, highlight=False, soft_wrap=True)
+        if self.plan.run is not None and (warning := cut_nearly_always(self.plan.run)):
+            self.console.print(warning, highlight=False, soft_wrap=True)
+
+    def _begun(self, step: Any, checkpoints: CheckpointFolder) -> Checkpoint:
+        """From where to go on: the newest checkpoint, or the state before the first step."""
+        keys = KeySource(self.options.seed, _described(self.config), lambda: self.problem.read)
+        fresh = step.init(self.problem.model.init(keys.key("parameters")), keys.key("run"))
+        nonce = None if self.plan.run is None else nonce_as_words(self.config["nonce"])
+        fresh = fresh._replace(spent_before=self.spent_before, nonce=nonce)
         start, damaged = checkpoints.load(fresh)
         for line in damaged:
             self.console.print(f"{line}: going on from the one before", highlight=False, soft_wrap=True)
@@ -100,26 +153,20 @@ class _Job:
                 )
             start = Checkpoint(fresh, asdict(Totals()))
             checkpoints.save(start)
-        if start.keys_are_erased:
-            self._show()
-            return
         self.folder.keep_metrics(self.folder.metrics(up_to_step=start.state.step))
-        loop, state = self._train(model, step, start, checkpoints)
-        self._finish(loop, state.step)
-        checkpoints.save_without_keys(Checkpoint(state, asdict(Totals())))
-        self._show()
+        return start
 
-    def _step(self, model: Classifier) -> Any:
-        optimize = optimizer(self.options, self.plan.lr, self.plan.steps)
+    def _step(self) -> Any:
+        model, optimize = self.problem.model, optimizer(self.options, self.plan.lr, self.plan.steps)
         if self.plan.run is None:
             return PlainStep(
                 model.loss, optimize, batch_size=self.plan.batch_size, steps_per_epoch=self.plan.steps_per_epoch
             )
         return self.plan.run.make_step(model.loss, optimize, has_aux=True)
 
-    def _train(
-        self, model: Classifier, step: Any, start: Checkpoint, checkpoints: CheckpointFolder
-    ) -> tuple[Loop, TrainState]:
+    def _train(self, checkpoints: CheckpointFolder) -> tuple[Loop, TrainState]:
+        step, model = self._step(), self.problem.model
+        start = self._begun(step, checkpoints)
         state = start.state
         on_device = jax.device_put(self.problem.train)
         with progress_display(self.console, self.plan.steps, start.state.step) as display:
@@ -178,8 +225,8 @@ class _Job:
             return None
         return self.plan.run.epsilon(delta=self.options.delta, accountant=self.plan.accountant, steps=made)
 
-    def _finish(self, loop: Loop, made: int) -> None:
-        """Write the statement, the summary and the plot of a run that ended after so many steps."""
+    def _keep(self, loop: Loop, state: TrainState) -> None:
+        """Write the model, the pictures, and then what came out, which stays private."""
         records = self.folder.metrics()
         last, run, options = records[-1], self.plan.run, self.options
         summary = {
@@ -189,7 +236,7 @@ class _Job:
             "test_loss": last["test_loss"],
             "epsilon": None,
             "batch_size": self.plan.batch_size,
-            "steps": made,
+            "steps": state.step,
             "epochs": last["epoch"],
             "device": in_words(self.device),
             "first_step_seconds": loop.first_step_seconds,
@@ -200,50 +247,63 @@ class _Job:
         title = f"{options.architecture} on {self.problem.name}, without privacy"
         if run is not None:
             summary |= self._privacy(run)
-            self._write_statement(run, summary, made)
             plot_epsilon(run, options.delta, self.folder.epsilon_plot)
             shown = summary["epsilon"][self.plan.accountant]
             title = f"{options.architecture} on {self.problem.name}, ε = {shown:.3f} at δ = {options.delta:g}"
         plot_metrics(records, title, self.folder.plot)
-        self.folder.write_json("summary.json", summary)
+        close_to_others(self.folder.plot)
+        save_model(self.folder.model(private=run is None), params_of(state), state.step)
+        self.folder.write_json(f"{PRIVATE}/summary.json", summary)
+
+    def _ledger(self, run: DPSGD) -> Ledger:
+        """All that was spent, this run with it."""
+        return self.spent_before.extend(run.ledger(nonce=self.config["nonce"]))
 
     def _privacy(self, run: DPSGD) -> dict[str, Any]:
         """What the summary says of privacy."""
         delta = self.options.delta
-        spent = {name: run.spent(delta=delta, accountant=name) for name in ("rdp", "pld") if name in run.accountants}
+        able = accountants_of(run.event, run.adjacency)
+        spent = {name: run.spent(delta=delta, accountant=name) for name in ("rdp", "pld") if name in able}
         shared = ("noise_multiplier", "clip_norm", "sampling", "adjacency")
+        alone = min(each.epsilon for each in spent.values())
         return {
             "epsilon": {name: each.epsilon for name, each in spent.items()},
             "accountant": self.plan.accountant,
             "delta": delta,
             "order": spent["rdp"].order if "rdp" in spent else None,
-            "total_epsilon": self._total_epsilon(run, [each.epsilon for each in spent.values()]),
+            "total_epsilon": self._ledger(run).total(delta=delta).epsilon if self.spent_before.entries else alone,
             **{name: getattr(run, name) for name in shared},
         }
 
-    def _total_epsilon(self, run: DPSGD, alone: list[float]) -> float:
-        """What the run and all that was spent before cost together."""
-        if not self.spent_before.entries:
-            return min(alone)
-        return self.spent_before.extend(run.ledger()).total(delta=self.options.delta).epsilon
+    def _publish(self) -> None:
+        """Write what says that the keys are erased, after they are, and at last what may be seen of the results."""
+        summary = self.folder.summary()
+        if self.plan.run is not None:
+            self._write_statement(self.plan.run, summary)
+        with_test = self.plan.run is not None and self.problem.public_test
+        shown = (*_PUBLISHED, *(("test_accuracy", "test_loss") if with_test else ()))
+        self.folder.write_json("summary.json", {name: summary[name] for name in shown if name in summary})
 
-    def _write_statement(self, run: DPSGD, summary: dict[str, Any], made: int) -> None:
-        notes = ["The keys of this run were erased when it finished."]
+    def _write_statement(self, run: DPSGD, summary: dict[str, Any]) -> None:
+        notes = ["The keys of this run, and the checkpoints that held them, were erased when it finished."]
         if self.options.seed is not None:
-            notes = [_options.seeded("This run", self.options.seed)]
+            notes = [_options.seeded("This run")]
+        if not self.problem.public_test:
+            notes.append(_HELD_BACK)
         if self.options.patience is not None:
-            notes.append(_early_stopping(self.options.patience, made, run.steps))
+            notes.append(_early_stopping(self.options.patience, summary["steps"], run.steps))
         text = statement(run, delta=self.options.delta, spent_before=self.spent_before, notes=tuple(notes))
         self.folder.write_text("statement.txt", text + "\n")
         fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
-        ledger = self.spent_before.extend(run.ledger())
-        described = {"run": _fields(run), "ledger": ledger.to_dict(), "statement": text}
+        described = {"run": _fields(run), "ledger": self._ledger(run).to_dict(), "statement": text}
         self.folder.write_json("statement.json", fields | described)
 
-    def _show(self) -> None:
-        self.console.print(summary_table(self.folder.read_json("summary.json")))
-        if self.plan.run is not None:
-            self.console.print((self.folder.path / "statement.txt").read_text(), highlight=False, soft_wrap=True)
+
+def _show(folder: RunFolder, console: Console) -> None:
+    console.print(summary_table(folder.summary()))
+    statement_file = folder.path / "statement.txt"
+    if statement_file.exists():
+        console.print(statement_file.read_text("utf-8"), highlight=False, soft_wrap=True)
 
 
 def _path_for(options: TrainOptions) -> Path:
@@ -259,7 +319,7 @@ def read_ledger(path: Path | None) -> Ledger:
     if path is None:
         return Ledger()
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"--ledger={path} can't be read ({error}): give the statement.json of a run, or a ledger's to_dict() as JSON"
@@ -267,8 +327,10 @@ def read_ledger(path: Path | None) -> Ledger:
     return Ledger.from_dict(content.get("ledger", content) if isinstance(content, dict) else content)
 
 
-def _image_problem(options: TrainOptions) -> Problem:
-    """The problem of an image data set."""
+def _problem(options: TrainOptions, spent_before: Ledger) -> Problem:
+    """The problem that the options pose."""
+    if options.dataset == "csv":
+        return table_problem(options, spent_before)
     data = datasets.hold_back(datasets.load(options.dataset, options.data_dir), options.holdout)
     shape = data.train_images.shape[1:]
     return Problem(
@@ -277,7 +339,8 @@ def _image_problem(options: TrainOptions) -> Problem:
         test=(data.test_images, data.test_labels),
         model=classifier(options.architecture, options.activation, data.num_classes, shape),
         described={"num_classes": data.num_classes, "image_shape": shape},
-        fingerprint=datasets.fingerprint(data.train_images, data.train_labels),
+        read=(data.train_images, data.train_labels),
+        public_test=options.holdout == 0,
         spent=Ledger(),
     )
 
@@ -292,24 +355,23 @@ def _early_stopping(patience: int, made: int, asked: int) -> str:
 
 
 def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: Ledger) -> dict[str, Any]:
+    """What is published of a run before it begins: neither its seed nor anything that the data tell for nothing."""
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
-    return {
-        "options": _options.to_dict(options),
+    config = {
+        "options": _options.to_dict(replace(options, seed=None)),
         "plan": {**asdict(plan), "run": _fields(plan.run) if plan.run else None},
         "spent_before": spent_before.to_dict(),
         "model": problem.described,
-        "data_fingerprint": problem.fingerprint,
         "versions": versions,
     }
+    described = _described(json.loads(json.dumps(config)))
+    return {**config, "nonce": KeySource(options.seed, described, lambda: problem.read).nonce("run")}
 
 
-def _stored_plan(folder: RunFolder, options: TrainOptions, fingerprint: str) -> tuple[Plan, Ledger]:
-    """The plan that the run was started with, and what had been spent before; refuses other options and other data."""
-    config = folder.read_json("config.json")
-    _options.check_resumed(folder.path, config, options, fingerprint)
-    stored = config["plan"]
-    run = DPSGD(**stored["run"]) if stored["run"] else None
-    return Plan(**{**stored, "run": run}), Ledger.from_dict(config["spent_before"])
+def _described(config: dict[str, Any]) -> Any:
+    """What a run's draws depend on, beside its seed and its data, from its config as it was read."""
+    options = that_matter(from_dict(TrainOptions, config["options"]))
+    return [options, plan_that_matters(config["plan"]), config["spent_before"], config["model"]]
 
 
 def _fields(run: DPSGD) -> dict[str, Any]:

@@ -6,6 +6,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from .._errors import UsageError
+from ._suitable import check_transform
+
 
 def in_float32(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
     """The same optimizer, shown float32 parameters: its moments stay float32 for a bfloat16 model.
@@ -18,7 +21,11 @@ def in_float32(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
 
     Returns:
         A transform whose `update` takes and gives float32; `optax.apply_updates` then casts to the parameters' dtype.
+
+    Raises:
+        UsageError: for what is no optax transform, and for `optax.MultiSteps`, which belongs around `jaxdp.privatize`.
     """
+    check_transform(optimizer)
     inner = optax.with_extra_args_support(optimizer)
 
     def cast(params: Any) -> Any:
@@ -28,6 +35,10 @@ def in_float32(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
         return inner.init(cast(params))
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        if params is not None and jax.tree.structure(updates) != jax.tree.structure(params):
+            raise UsageError(
+                "the updates and params have different tree structures: pass the parameters that the gradients are of"
+            )
         return inner.update(updates, state, None if params is None else cast(params), **extra)
 
     return optax.GradientTransformationExtraArgs(init, update)

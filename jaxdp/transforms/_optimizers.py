@@ -1,10 +1,16 @@
 """DP-SGD and DP-Adam as single optax transforms."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
 import optax
+from jax.core import Tracer
 from jaxtyping import Array, Key
 
+from .. import _checks
+from .._errors import UsageError
 from ._float32 import in_float32
 from ._privatize import privatize
 
@@ -33,7 +39,7 @@ def dp_sgd(
         `jaxdp.clipped_grad` returns.
 
     Raises:
-        UsageError: as `jaxdp.privatize`.
+        UsageError: as `jaxdp.privatize`, and for a learning rate that isn't finite.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxdp
@@ -47,8 +53,9 @@ def dp_sgd(
     References:
         Abadi et al., "Deep Learning with Differential Privacy", arXiv 1607.00133.
     """
+    _check_numbers(learning_rate=learning_rate, **({} if momentum is None else {"momentum": momentum}))
     noise = privatize(noise_multiplier=noise_multiplier, expected_batch_size=expected_batch_size, key=key)
-    return _chain(noise, optax.sgd(learning_rate, momentum, **sgd))
+    return _chain(noise, lambda: optax.sgd(learning_rate, momentum, **sgd))
 
 
 def dp_adam(
@@ -72,13 +79,30 @@ def dp_adam(
         A transform as `jaxdp.dp_sgd` gives.
 
     Raises:
-        UsageError: as `jaxdp.privatize`.
+        UsageError: as `jaxdp.privatize`, and for a learning rate that isn't finite.
     """
+    _check_numbers(learning_rate=learning_rate)
     noise = privatize(noise_multiplier=noise_multiplier, expected_batch_size=expected_batch_size, key=key)
-    return _chain(noise, optax.adam(learning_rate, **adam))
+    return _chain(noise, lambda: optax.adam(learning_rate, **adam))
+
+
+def _check_numbers(**numbers: Any) -> None:
+    """Refuse what is neither a schedule nor a scalar, if need be a traced one, that is finite where it can be seen."""
+    fix = "give a number such as 0.1, or an optax schedule"
+    for name, value in numbers.items():
+        if callable(value):
+            continue
+        if not _checks.is_real(value) or jnp.shape(value) != ():
+            raise UsageError(f"{name}={value!r} is not a number: {fix}")
+        if not isinstance(value, Tracer) and not math.isfinite(float(value)):
+            raise UsageError(f"{name}={value} must be finite: {fix}")
 
 
 def _chain(
-    noise: optax.GradientTransformationExtraArgs, optimizer: optax.GradientTransformation
+    noise: optax.GradientTransformationExtraArgs, make: Callable[[], optax.GradientTransformation]
 ) -> optax.GradientTransformationExtraArgs:
+    try:
+        optimizer = make()
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"optax refuses the optimizer's arguments: {error}") from error
     return optax.with_extra_args_support(optax.chain(noise, in_float32(optimizer)))

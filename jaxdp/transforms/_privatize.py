@@ -13,6 +13,10 @@ from jaxtyping import Array, Int32, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise import tree_normal
+from ..noise._copies import each_with_its_own
+from ..noise._keys import Domain, own_key
+
+_LEAST = float(np.finfo(np.float32).tiny)  # below it devices round to zero
 
 
 class PrivatizeState(NamedTuple):
@@ -39,6 +43,11 @@ def privatize(
     transform mixes or keeps gradients before this one publishes what it kept: `privatize` comes first. Around
     `optax.MultiSteps`, accumulate the sums and let `privatize` see their total once.
 
+    The noise of an update follows from the key and the number of updates before it, and hides one sum only. A second `init` from
+    the same key, or a state that was copied and updated with two sums, draws the same noise again, and whoever sees both outputs
+    has their difference without any: give each run a key of its own, and go on from a state once. That can't be seen here (a
+    template or a resumed run begins with `init`, too); `jax.vmap` and `jax.shard_map` over sums with one key are refused.
+
     Args:
         noise_multiplier: σ, standard deviation of the noise in units of the sensitivity; 0 or above.
         expected_batch_size: B, sampling rate times number of examples; a plain number.
@@ -46,11 +55,13 @@ def privatize(
 
     Returns:
         A transform whose `update(sums, state, params=None, *, sensitivity)` gives float32 noisy means. `sensitivity` is
-        `out.sensitivity` of `jaxdp.clipped_grad`: a scalar.
+        `out.sensitivity` of `jaxdp.clipped_grad`: a scalar. Where it is traced by `jax.jit`, its value can't be seen: if it
+        then is not above 0 and finite, the update is NaN throughout, and says nothing of the sums.
 
     Raises:
         UsageError: here for a noise multiplier or batch size that is traced, an array, or out of range; in the update for
-            a missing or infinite sensitivity.
+            a sensitivity that is missing or not above 0 and finite, and under `jax.vmap` or `jax.shard_map` with one key for
+            several sums.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxdp
@@ -71,17 +82,23 @@ def privatize(
     _checks.key(key)
 
     def init(params: Any) -> PrivatizeState:
-        del params
-        return PrivatizeState(key, jnp.zeros((), jnp.int32))
+        step = jnp.zeros((), jnp.int32)
+        return PrivatizeState(key, each_with_its_own(key, params, step) if sigma > 0 else step)
 
     def update(
         updates: Any, state: Any, params: Any = None, *, sensitivity: Any = None, **extra: Any
     ) -> tuple[Any, PrivatizeState]:
         del params, extra
         scale = _noise_scale(sigma, sensitivity)
+        if not isinstance(state, PrivatizeState):
+            raise UsageError(
+                f"privatize: state is a {type(state).__name__}: begin with state = tx.init(params), go on with what update gives"
+            )
+        _checks.numbers_alone("privatize: updates", updates, "pass out.grads of jaxdp.clipped_grad", real=True)
         sums = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), updates)
         if scale is not None:
-            noise = tree_normal(jax.random.fold_in(state.key, state.step), sums)
+            step = each_with_its_own((state.key, state.step), sums, state.step)
+            noise = tree_normal(jax.random.fold_in(own_key(state.key, Domain.PRIVATIZE), step), sums)
             # Behind the barrier all who read a noisy sum see one value: its draw is never computed twice, a rounding apart.
             sums = jax.lax.optimization_barrier(jax.tree.map(lambda total, normal: total + scale * normal, sums, noise))
         means = jax.tree.map(lambda total: total / jnp.float32(divisor), sums)
@@ -97,15 +114,21 @@ def _noise_scale(sigma: float, sensitivity: Any) -> Any:
             "privatize: the update came without its sensitivity; pass tx.update(out.grads, state, params, "
             "sensitivity=out.sensitivity) with the out of jaxdp.clipped_grad"
         )
-    if jnp.shape(sensitivity) != ():
-        raise UsageError(f"privatize: sensitivity has shape {jnp.shape(sensitivity)}; it must be a scalar")
+    if not _checks.is_real(sensitivity) or jnp.shape(sensitivity) != ():
+        raise UsageError(
+            f"privatize: sensitivity={sensitivity!r} must be a scalar: pass sensitivity=out.sensitivity, of jaxdp.clipped_grad"
+        )
     if sigma == 0:
         return None
-    if not isinstance(sensitivity, Tracer):
-        known = float(np.asarray(sensitivity))
-        if not 0 < known < math.inf:
-            raise UsageError(
-                f"privatize: sensitivity={known} can't be hidden by noise; clip the gradients to a finite norm "
-                "(clip_norm=1.0, say), or set noise_multiplier=0 for training without privacy"
-            )
-    return jnp.float32(sigma) * jnp.asarray(sensitivity, jnp.float32)
+    if isinstance(sensitivity, Tracer):
+        scale = jnp.float32(sigma) * jnp.asarray(sensitivity, jnp.float32)
+        return jnp.where((scale >= _LEAST) & (scale < jnp.inf), scale, jnp.nan)
+    known = float(np.asarray(sensitivity))
+    with np.errstate(over="ignore", under="ignore"):
+        scale = np.float32(sigma) * np.float32(known)
+    if not _LEAST <= scale < math.inf:
+        raise UsageError(
+            f"privatize: sensitivity={known} with noise_multiplier={sigma} can't be hidden by noise in float32; clip the "
+            "gradients to a finite norm (clip_norm=1.0, say), or set noise_multiplier=0 for training without privacy"
+        )
+    return jnp.float32(scale)

@@ -66,7 +66,7 @@ def test_the_noise_for_a_budget_of_one(accountant: str, sigma: float) -> None:
     assert accounting.epsilon(noise_multiplier=found - 1e-5, **budget) > 1.0
 
 
-@pytest.mark.parametrize("epsilon", [0.05, 0.5, 3.0, 20.0, 300.0])
+@pytest.mark.parametrize("epsilon", [0.05, 0.5, 3.0, 20.0, 60.0])
 def test_the_noise_for_a_budget_never_overspends_it(epsilon: float) -> None:
     found = accounting.noise_multiplier(epsilon=epsilon, delta=1e-6, sample_rate=0.02, steps=200)
     spent = accounting.epsilon(noise_multiplier=found, delta=1e-6, sample_rate=0.02, steps=200)
@@ -127,7 +127,8 @@ def test_the_statement_names_what_a_reader_needs() -> None:
         "Poisson sampling",
         "L2 norm 1.5",
         "3,600 steps",
-        "all checkpoints",
+        "the parameters after every step",
+        "the checkpoints of a run under way",
         "Not protected",
         "random keys",
     ):

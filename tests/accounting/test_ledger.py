@@ -12,7 +12,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
 import jaxdp
-from jaxdp import UsageError
+from jaxdp import UsageError, accounting
 from jaxdp.accounting import Ledger, RandomSearch, gaussian_event, poisson_event, truncated_poisson_event
 
 TRAINING = poisson_event(noise_multiplier=1.1, sample_rate=0.01, steps=100)
@@ -158,3 +158,16 @@ def test_a_ledger_holds_no_nonce_twice() -> None:
     for again in (lambda: ledger.add(event, "the same noise", nonce="a1"), lambda: ledger.extend(ledger)):
         with pytest.raises(UsageError, match="two entries of one nonce"):
             again()
+
+
+def test_a_total_below_the_figure_of_one_of_its_parts_says_why() -> None:
+    run = jaxdp.DPSGD(num_examples=4000, expected_batch_size=200, steps=40, clip_norm=1.0, noise_multiplier=1.0)
+    little = Ledger().add(gaussian_event(noise_multiplier=100.0), "a mean")
+    alone, together = run.epsilon(delta=1e-5), little.extend(run.ledger()).total(delta=1e-5).epsilon
+    assert together < alone
+    told = run.statement(delta=1e-5, spent_before=little)
+    assert (
+        f"It is less than the {accounting.rounded_up(alone)} for this training alone because it is by another" in told
+    )
+    much = Ledger().add(gaussian_event(noise_multiplier=1.0), "a mean")
+    assert "for this training alone" not in run.statement(delta=1e-5, spent_before=much)

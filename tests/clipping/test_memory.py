@@ -1,6 +1,6 @@
 """What clipping needs in memory and in compilation, by XLA's own account of the compiled programs."""
 
-import time
+import re
 from typing import Any
 
 import jax
@@ -48,7 +48,7 @@ def test_no_gradient_is_materialised_beyond_what_explain_says(name: str) -> None
     assert temporary_bytes(grad_fn, params, batch) <= 2 * plain + 4 * ROWS * largest
 
 
-def test_frozen_parameters_cost_neither_time_to_compile_nor_memory() -> None:
+def test_frozen_parameters_are_neither_computed_with_while_compiling_nor_held_twice() -> None:
     frozen = {"w": jnp.ones((2000, 2000)), "out": jnp.ones((2000, 2000))}  # 32 MB
     params = {"a": jnp.ones((2000, 4)), "b": jnp.zeros((4, 2000))}
 
@@ -60,9 +60,12 @@ def test_frozen_parameters_cost_neither_time_to_compile_nor_memory() -> None:
     x = jnp.ones((4, 2000))
     grad_fn = jaxdp.clipped_grad(closed_over, clip_norm=1.0, method="ghost")
     assert {leaf.how for leaf in grad_fn.explain(params, x).leaves} <= {"rows", "formed"}
-    start = time.perf_counter()
-    closed = jax.jit(grad_fn)(params, x)
-    assert time.perf_counter() - start < 30
+    compiled = jax.jit(grad_fn).lower(params, x).compile()
+    large = re.findall(r"f32\[2000,2000\]\S* constant\(", compiled.as_text())
+    assert len(large) <= len(
+        frozen
+    )  # no transpose or product of them, which would take long to compute and be held as well
+    closed = compiled(params, x)
     handed = jax.jit(jaxdp.clipped_grad(with_argument, clip_norm=1.0, method="ghost"))(params, x, frozen)
     for a, b in zip(jax.tree.leaves(closed.grads), jax.tree.leaves(handed.grads), strict=True):
         assert jnp.allclose(a, b, rtol=1e-5, atol=1e-6)

@@ -52,6 +52,11 @@ def test_examples_held_back_are_the_new_test_set_and_no_longer_trained_on() -> N
 
 def test_the_fingerprint_tells_contents_shapes_and_dtypes_apart() -> None:
     a = np.arange(6, dtype=np.uint8)
-    prints = {data.fingerprint(x) for x in (a, a.reshape(2, 3), a.astype(np.int32), a[::-1])}
+    prints = {data.fingerprint(x, secret=b"s") for x in (a, a.reshape(2, 3), a.astype(np.int32), a[::-1])}
     assert len(prints) == 4
-    assert data.fingerprint(a) == data.fingerprint(a.copy())
+    assert data.fingerprint(a, secret=b"s") == data.fingerprint(a.copy(), secret=b"s")
+
+
+def test_without_its_secret_a_fingerprint_tells_nothing() -> None:
+    a = np.arange(6, dtype=np.uint8)
+    assert data.fingerprint(a, secret=b"s") != data.fingerprint(a, secret=b"t")

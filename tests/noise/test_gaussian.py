@@ -1,12 +1,15 @@
 """The Gaussian noise. Each statistical test has a fixed seed and a false-alarm rate below 1e-4 where the seed is changed."""
 
+import math
+
 import jax
 import jax.extend
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import scipy.stats
 
-from jaxdp.noise import key_from_entropy, standard_normal, tree_normal
+from jaxdp.noise import _gaussian, key_from_entropy, standard_normal, tree_normal
 from jaxdp.noise._gaussian import LARGEST_NORMAL, _cosine, _radius
 from jaxdp.noise._threefry import index_bits, threefry
 
@@ -36,21 +39,44 @@ def _independent(first: np.ndarray, second: np.ndarray) -> None:
         assert scipy.stats.pearsonr(a, b).pvalue > FALSE_ALARM
 
 
+def _of_bits(first: np.ndarray, others: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """The normals that are made of these words."""
+    words = jnp.asarray(first, jnp.uint32), jnp.asarray(others, jnp.uint32)
+    monkeypatch.setattr(_gaussian, "index_bits", lambda key, shape: words)
+    return np.asarray(_gaussian._normal(jnp.zeros(2, jnp.uint32), first.shape), np.float64)
+
+
 def test_the_tails_reach_far_beyond_those_of_a_float32_uniform() -> None:
-    deepest = _radius(jnp.zeros(1, jnp.uint32), jnp.zeros(1, jnp.uint32))
-    assert float(deepest[0]) > LARGEST_NORMAL - 1e-5 > 7.5
+    deepest = _radius(jnp.zeros(17, jnp.uint32), jnp.arange(17, dtype=jnp.uint32))
+    assert float(deepest[0]) == pytest.approx(math.sqrt(2 * 73 * math.log(2)), rel=1e-6)
+    assert int(np.sum(np.asarray(deepest) > LARGEST_NORMAL)) == 16
+    assert LARGEST_NORMAL > 9.1
+
+
+def test_the_deepest_values_are_a_normal_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where 32 bits are zero, the other 32 make radius and angle: on a grid of them, the tail's mass is a normal tail's."""
+    others = (np.arange(2**20, dtype=np.uint64) * 2**12 + 2**11).astype(np.uint32)
+    draws = np.abs(_of_bits(np.zeros(2**20, np.uint32), others, monkeypatch))
+    for cut in (6.7, 7.0, 7.5, 8.0):
+        assert np.mean(draws > cut) * 2.0**-32 == pytest.approx(2 * scipy.stats.norm.sf(cut), rel=3e-2)
+    for smallest, cut in ((2**12, 8.5), (2**6, 9.0)):  # of the last 2^20 and 2^14 points of 2^64, each in its turn
+        others = np.arange(256 * smallest, dtype=np.uint32)
+        draws = np.abs(_of_bits(np.zeros(others.shape, np.uint32), others, monkeypatch))
+        assert np.sum(draws > cut) * 2.0**-64 == pytest.approx(2 * scipy.stats.norm.sf(cut), rel=6e-2)
 
 
 def test_the_bits_become_the_box_muller_transform_of_them() -> None:
     rng = np.random.default_rng(0)
-    high, low = rng.integers(0, 2**32, 10_000, np.uint32), rng.integers(0, 256, 10_000, np.uint32)
+    high, others = rng.integers(1, 2**32, 10_000, np.uint32), rng.integers(0, 2**32, 10_000, np.uint32)
+    high[::2] = 0
     angle = rng.integers(0, 2**24, 10_000, np.uint32)
     cosine = _cosine(jnp.asarray(angle))
     # The quadrant is cut from -π/4, a rotation by which the angle's distribution doesn't change.
     theta = 2 * np.pi * (angle + 0.5) / 2**24 - np.pi / 4
     np.testing.assert_allclose(cosine, np.cos(theta), atol=3e-7)
-    u = (high.astype(np.float64) * 256 + low + 0.5) / 2**40
-    radius = np.asarray(_radius(jnp.asarray(high), jnp.asarray(low)), np.float64)
+    low = others % 256 + 0.5
+    u = np.where(high > 0, (high * 256.0 + low) / 2**40, (others * 256.0 + low) / 2**72)
+    radius = np.asarray(_radius(jnp.asarray(high), jnp.asarray(others)), np.float64)
     np.testing.assert_allclose(np.square(radius), -2 * np.log(u), rtol=1e-6, atol=3e-7)
 
 

@@ -145,16 +145,23 @@ def test_whole_numbers_for_orders_are_taken_as_floats() -> None:
 def test_indices_are_row_numbers(indices: np.ndarray, message: str) -> None:
     """The trap of PySyft's users: labels passed for row numbers, so that rows 0 to 9 alone were analysed."""
     with pytest.raises(jaxdp.UsageError, match=message):
-        pate.perform_analysis(predictions(50), indices)
-    every = pate.perform_analysis(predictions(50))
-    assert every == pate.perform_analysis(predictions(50), np.arange(100)[::-1])
-    assert every != pate.perform_analysis(predictions(50), np.arange(10))
+        pate.perform_analysis(predictions(50), indices, num_classes=10)
+    every = pate.perform_analysis(predictions(50), num_classes=10)
+    assert every == pate.perform_analysis(predictions(50), np.arange(100)[::-1], num_classes=10)
+    assert every != pate.perform_analysis(predictions(50), np.arange(10), num_classes=10)
 
 
 def test_all_teachers_on_class_zero_are_no_reason_to_crash() -> None:
     dependent, _ = pate.perform_analysis(np.zeros((100, 100), int), num_classes=10)
     assert dependent == pytest.approx(1.526552132899, abs=1e-12)
-    assert pate.perform_analysis(np.zeros((100, 100), int))[0] <= dependent
+
+
+def test_the_number_of_classes_is_never_guessed_from_the_votes() -> None:
+    unanimous = np.zeros((100, 100), int)
+    with pytest.raises(jaxdp.UsageError, match="num_classes is missing.*whether or not it got a vote"):
+        pate.perform_analysis(unanimous)
+    two, ten = (pate.perform_analysis(unanimous, num_classes=m)[0] for m in (2, 10))
+    assert two < ten == pytest.approx(1.526552132899, abs=1e-12)
 
 
 def test_smooth_sensitivity_by_the_papers_values() -> None:

@@ -10,7 +10,9 @@ import pytest
 
 import jaxdp
 from jaxdp import pate
+from jaxdp._step import RunKeys
 from jaxdp.models import distorted, erased
+from jaxdp.noise._keys import Domain, own_key
 
 CENTRES = np.array([[0.0, 3.0], [3.0, -2.0], [-3.0, -2.0]], np.float32)
 
@@ -70,7 +72,7 @@ def test_a_step_is_its_formula() -> None:
     step = pate.StudentStep(logits, optax.sgd(rate), labels, confidence=tau, **HOW)
     state, metrics = one_step(step, points)
     params = init(jax.random.key(2))
-    of_loss = jax.random.split(jax.random.key(3), 3)[2]
+    of_loss = RunKeys.split_from(jax.random.key(3)).loss
     rows, others, mild, weak, strong = jax.random.split(jax.random.fold_in(of_loss, 0), 5)
     answered = np.flatnonzero(labels >= 0)
     known = answered[np.asarray(jax.random.randint(rows, (4,), 0, 3))]
@@ -148,7 +150,7 @@ def test_a_distorted_image_is_the_image_resampled_at_the_moved_places() -> None:
     rows, columns = np.meshgrid(np.arange(28.0), np.arange(28.0), indexing="ij")
     plane = (0.01 * rows + 0.02 * columns - 0.5).astype(np.float32)[..., None]  # linear, so that interpolation is exact
     key = jax.random.key(5)
-    numbers = np.asarray(jax.random.uniform(key, (6,), jnp.float32, -1.0, 1.0), np.float64)
+    numbers = np.asarray(jax.random.uniform(own_key(key, Domain.DISTORTED), (6,), jnp.float32, -1.0, 1.0), np.float64)
     with jax.debug_key_reuse(False):  # the oracle draws the same numbers
         moved = distorted(key, jnp.asarray(plane))[8:20, 8:20, 0]
     slant = 0.2 * (-numbers[1] + 0.5 * numbers[4])

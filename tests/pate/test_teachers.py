@@ -16,6 +16,7 @@ from hypothesis import given, settings, strategies as st
 
 import jaxdp
 from jaxdp import pate
+from jaxdp.noise._keys import Domain, own_key
 from jaxdp.pate import _shards, _teachers
 
 OPTIMIZER = optax.adam(1e-2)
@@ -95,7 +96,7 @@ def trained_by_a_plain_loop(key: Any, own: np.ndarray) -> Any:
 
 def test_each_teacher_is_what_a_plain_loop_over_its_shard_makes() -> None:
     teachers = trained(at_once=1)
-    of_shards, of_teachers = jax.random.split(jax.random.key(1))
+    of_shards, of_teachers = jax.random.split(own_key(jax.random.key(1), Domain.TEACHERS))
     np.testing.assert_array_equal(teachers.shards, _shards.shards(23, 4, of_shards))
     short = teachers.shards[3]
     assert short[-1] == -1, "23 records make one shard of four short"

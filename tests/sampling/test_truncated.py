@@ -6,6 +6,7 @@ import pytest
 import scipy.stats
 
 import jaxdp
+from jaxdp.noise._keys import Domain, own_key
 from jaxdp.sampling import TruncatedPoissonSampler
 from jaxdp.sampling._poisson import included
 
@@ -68,7 +69,8 @@ def test_what_is_used_is_a_part_of_a_poisson_draw_or_all_of_it() -> None:
     shared = {"num_examples": 30, "sampling_rate": 0.3, "steps": 20}
     cut = TruncatedPoissonSampler(key=jax.random.key(3), **shared, truncated_batch_size=12)
     for step in range(20):
-        of_draw, _ = jax.random.split(jax.random.fold_in(jax.random.key(3), step))
+        own = own_key(jax.random.key(3), Domain.TRUNCATED_POISSON_SAMPLER)
+        of_draw, _ = jax.random.split(jax.random.fold_in(own, step))
         drawn = np.flatnonzero(np.asarray(included(of_draw, 30, 0.3)))
         indices, mask = cut.batch(step)
         used = np.asarray(indices)[np.asarray(mask)]

@@ -67,7 +67,7 @@ def test_a_run_that_would_overshoot_its_budget_stops_before_it_does(
     assert ended["epsilon"]["rdp"] <= 1.3
     one_more = jaxdp.accounting.epsilon(noise_multiplier=1.5, sample_rate=64 / 512, steps=run.steps + 1, delta=1e-3)
     assert one_more > 1.3
-    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    metrics = [json.loads(line) for line in (tmp_path / "run" / "private" / "metrics.jsonl").read_text().splitlines()]
     assert metrics[-1]["step"] == run.steps
     assert jaxdp.load_run(tmp_path / "run").step == run.steps
 
@@ -121,7 +121,8 @@ def test_compare_shows_runs_by_accuracy_and_refuses_a_folder_without_any(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cli.main(options(tmp_path / "private", "--epochs", "1"))
-    cli.main(options(tmp_path / "plain", "--epochs", "1", "--no-dp"))
+    plain = ["train", "--data-dir", str(FIXTURES), "--epochs", "1", "--batch-size", "64", "--no-dp"]
+    cli.main([*plain, "--output", str(tmp_path / "plain")])
     capsys.readouterr()
     cli.main(["compare", str(tmp_path / "private"), str(tmp_path), "--output", str(tmp_path / "c.png"), "--json"])
     runs = json.loads(capsys.readouterr().out)

@@ -1,14 +1,17 @@
 """The command line: what it prints, what it writes, what it refuses."""
 
 import csv
+import io
 import json
 import math
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from command import refused
+from command import interrupt_at_epoch_of, refused
 
 import jaxdp
 from jaxdp import cli, data
@@ -28,12 +31,20 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 def test_a_run_leaves_its_folder(small: tuple[Path, list[str]]) -> None:
     folder, _ = small
     names = {path.name for path in folder.iterdir()}
-    files = ("config.json", "metrics.jsonl", "statement.txt", "statement.json", "summary.json")
-    plots = ("metrics.png", "epsilon.png")
-    assert names == {*files, *plots, "checkpoints"}
-    for plot in plots:
+    assert names == {
+        "config.json",
+        "statement.txt",
+        "statement.json",
+        "summary.json",
+        "epsilon.png",
+        "model",
+        "private",
+    }
+    private = {path.name for path in (folder / "private").iterdir()}
+    assert private == {"run.json", "metrics.jsonl", "metrics.png", "summary.json", "lock"}
+    for plot in ("private/metrics.png", "epsilon.png"):
         assert (folder / plot).read_bytes().startswith(b"\x89PNG")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (folder / "private" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     assert [line["step"] for line in lines] == [8, 16, 24]
     assert lines[0]["epsilon"] < lines[1]["epsilon"] < lines[2]["epsilon"] <= 3.0
@@ -50,21 +61,7 @@ def test_the_printed_epsilon_is_that_of_the_run_that_happened(small: tuple[Path,
     ledger = jaxdp.accounting.Ledger.from_dict(stored["ledger"])
     assert ledger.epsilon(delta=1e-3).epsilon == summary["epsilon"]["rdp"]
     assert f"{math.ceil(summary['epsilon']['rdp'] * 1e4) / 1e4:.4f}" in (folder / "statement.txt").read_text()
-    assert "--seed 1" in (folder / "statement.txt").read_text()
-
-
-def test_a_finished_run_holds_no_keys(small: tuple[Path, list[str]]) -> None:
-    from jaxdp.train._checkpoint import CheckpointFolder
-    from jaxdp.train._finished import _trained
-
-    config = json.loads((small[0] / "config.json").read_text())
-    _, like = _trained(config, (28, 28, 1))
-    with CheckpointFolder(small[0] / "checkpoints") as checkpoints:
-        checkpoint, damaged = checkpoints.load(like)
-    assert checkpoint is not None
-    assert checkpoint.keys_are_erased
-    assert checkpoint.state.step == 24
-    assert damaged == []
+    assert "was seeded (--seed)" in (folder / "statement.txt").read_text()
 
 
 def test_a_finished_model_comes_back(small: tuple[Path, list[str]], tfds_dir: Path) -> None:
@@ -148,7 +145,7 @@ def test_help_answers_with_defaults(command: str, capsys: pytest.CaptureFixture[
         (["--sampling", "truncated_poisson", "--accountant", "rdp"], "give accountant='pld'"),
         (["--truncated-batch-size", "70"], "--sampling truncated_poisson"),
         (["--ledger", "/nowhere.json"], "--ledger=/nowhere.json can't be read"),
-        (["--ledger", "x.json", "--no-dp"], "--ledger with --no-dp"),
+        (["--ledger", "x.json", "--no-dp"], "--ledger=x.json have no effect with --no-dp"),
         (["--target-epsilon", "0"], "--target-epsilon=0"),
         (["--delta", "0"], "delta=0"),
         (["--delta", "1"], "delta=1"),
@@ -205,9 +202,9 @@ def test_a_folder_with_a_run_is_not_written_over(
     small: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, options = small
-    before = (folder / "metrics.jsonl").read_bytes()
+    before = (folder / "private" / "metrics.jsonl").read_bytes()
     assert "holds a run already" in refused([*options, "--output", str(folder)], capsys)
-    assert (folder / "metrics.jsonl").read_bytes() == before
+    assert (folder / "private" / "metrics.jsonl").read_bytes() == before
 
 
 def test_resuming_a_finished_run_shows_it_again(
@@ -228,15 +225,15 @@ def test_resuming_with_other_options_says_what_differs(
     assert "--lr: None, 0.3" in line
 
 
-def test_resuming_on_other_data_is_refused(
-    small: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str], monkeypatch
-) -> None:
+def test_resuming_on_other_data_is_refused(tfds_dir: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     import jaxdp.train._train as train_module
 
+    interrupt_at_epoch_of(["train", "--no-dp", "--data-dir", str(tfds_dir)], 1, tmp_path / "run", monkeypatch)
+    capsys.readouterr()
     real = train_module.datasets.load
     changed = lambda *arguments: real(*arguments)._replace(train_labels=np.zeros(512, np.int32))
     monkeypatch.setattr(train_module.datasets, "load", changed)
-    assert "let anyone subtract the noise" in refused(["train", "--resume", str(small[0])], capsys)
+    assert "let anyone subtract the noise" in refused(["train", "--resume", str(tmp_path / "run")], capsys)
 
 
 @pytest.mark.parametrize("model", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
@@ -245,10 +242,93 @@ def test_every_model_trains_with_and_without_privacy(
     model: str, arguments: list[str], tfds_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["train", "--model", model, "--data-dir", str(tfds_dir), "--epochs", "2", "--batch-size", "64"]
-    cli.main([*command, "--delta", "1e-3", "--output", str(tmp_path / "run"), *arguments])
+    private = "--no-dp" not in arguments
+    cli.main([*command, *(["--delta", "1e-3"] if private else []), "--output", str(tmp_path / "run"), *arguments])
     run = jaxdp.load_run(tmp_path / "run")
     assert run.summary is not None
-    private = "--no-dp" not in arguments
     assert (run.statement is not None) == private
     assert (run.summary["epsilon"] is not None) == private
     assert ("ε (RDP)" in capsys.readouterr().out) == private
+
+
+CONFIGS = {
+    "[1, 2]": "is not as a run writes it",
+    "3": "is not as a run writes it",
+    "{": "can't be read",
+    "\udcff": "can't be read",
+    "{}": "is not as a run writes it (KeyError",
+    '{"model": 3}': "is not as a run writes it",
+    '{"model": {"num_classes": 10, "image_shape": [28, 28, 1]}, "options": []}': "is not as a run writes it",
+    '{"model": {"num_classes": 10, "image_shape": [28, 28, 1]}, "options": {"epochs": "many"}}': "epochs='many'",
+    '{"model": {"num_classes": 10, "image_shape": [28, 28, 1]}, "options": {"forgotten": 1}}': "forgotten=1",
+    '{"model": {"num_classes": 10, "image_shape": [28, 28, 1]}, "options": {}, "plan": null}': "is not as a run writes it",
+    '{"model": {"num_classes": "x", "image_shape": 3}, "options": {}, "plan": {"run": null}}': "is not as a run writes it",
+}
+
+
+@pytest.mark.parametrize("content", CONFIGS)
+def test_a_configuration_of_another_shape_is_told_of_its_file(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(content, "utf-8", errors="surrogateescape")
+    said = refused(["predict", str(tmp_path)], capsys)
+    assert CONFIGS[content] in said
+    if "forgotten" in content or "many" in content or '"model"' not in content:
+        assert refused(["train", "--resume", str(tmp_path)], capsys)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"epsilon": 3, "accountant": "rdp"}', '{"test_accuracy": "x"}', "{"])
+def test_a_summary_of_another_shape_is_told_of_its_file(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "summary.json").write_text(content)
+    said = refused(["compare", str(tmp_path), "--output", str(tmp_path / "c.png")], capsys)
+    assert "summary.json" in said
+    assert not (tmp_path / "c.png").exists()
+
+
+@pytest.mark.parametrize("how", ["half of every file", "no manifests", "another description"])
+def test_a_damaged_checkpoint_is_one_line_and_nothing_else(
+    how: str, small: tuple[Path, list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(small[0], tmp_path / "run")
+    for file in [path for path in (tmp_path / "run" / "checkpoints").rglob("*") if path.is_file()]:
+        if how == "half of every file":
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+        elif how == "no manifests" and "manifest" in file.name:
+            file.unlink()
+        elif how == "another description" and file.name == "_CHECKPOINT_METADATA":
+            file.write_text("[1, 2]")
+    assert "checkpoints" in refused(["predict", str(tmp_path / "run")], capfd)
+
+
+@pytest.mark.parametrize("content", [b"", b"1,\x002\n", b"x\n", b"\xff\xfe", b"9" * 40, b"1,2\n3\n"])
+def test_predictions_and_tables_that_cannot_be_read_are_one_line(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("p.csv", "p.npy"):
+        (tmp_path / name).write_bytes(content)
+        analyze = ["pate", "analyze", str(tmp_path / name), "--num-classes", "2", "--aggregator", "gnmax"]
+        assert refused(analyze, capsys)
+    csv_file = str(tmp_path / "p.csv")
+    table = ["train", "--dataset", "csv", "--features", csv_file, "--targets", csv_file, "--bounds", "0", "1"]
+    assert refused(table, capsys)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_that_lacks_greek_letters_gets_them_spelled_out(encoding: str, monkeypatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    cli.main(["epsilon", "--noise-multiplier", "4", "--steps", "3"])
+    stream.flush()
+    shown = stream.buffer.getvalue().decode(encoding)  # pyright: ignore[reportAttributeAccessIssue]
+    assert ("δ = 1e-05" in shown) == (encoding == "utf-8")
+    assert ("delta = 1e-05" in shown) == (encoding != "utf-8")
+    assert stream.errors == "strict"
+
+
+def test_names_that_standard_output_would_change_are_not_printed(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    with pytest.raises(jaxdp.UsageError, match="give --output FILE"):
+        cli._check_encodable(("id", "größe"), [("1", "0.5")])

@@ -77,7 +77,7 @@ def test_resume_stands_for_the_output_folder_where_it_has_no_value(
 def test_checkpoints_within_an_epoch_resume_to_the_same_result(tmp_path: Path, undisturbed: Any, monkeypatch) -> None:
     monkeypatch.setattr(_loop, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     interrupt_at_epoch(3, tmp_path / "run", monkeypatch)
-    newest = max(int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir())
+    newest = max(int(path.name) for path in (tmp_path / "run" / "private" / "checkpoints").iterdir())
     assert newest == 23  # the last step but one of epoch 3
     cli.main(["train", "--resume", str(tmp_path / "run")])
     assert result(tmp_path / "run") == undisturbed
@@ -88,7 +88,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     how: str, tmp_path: Path, undisturbed: Any, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     interrupt_at_epoch(5, tmp_path / "run", monkeypatch)
-    damage(tmp_path / "run" / "checkpoints" / "32", how)
+    damage(tmp_path / "run" / "private" / "checkpoints" / "32", how)
     cli.main(["train", "--resume", str(tmp_path / "run")])
     assert "is damaged" in capsys.readouterr().out
     assert result(tmp_path / "run") == undisturbed
@@ -111,13 +111,13 @@ def test_where_every_checkpoint_is_damaged_the_run_is_refused_and_left_as_it_is(
 ) -> None:
     interrupt_at_epoch(4, tmp_path / "run", monkeypatch)
     for step in ("16", "24"):
-        damage(tmp_path / "run" / "checkpoints" / step)
-    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+        damage(tmp_path / "run" / "private" / "checkpoints" / step)
+    before = (tmp_path / "run" / "private" / "metrics.jsonl").read_bytes()
     with pytest.raises(SystemExit) as exit_:
         cli.main(["train", "--resume", str(tmp_path / "run")])
     assert exit_.value.code == 2
     assert "none can be read" in capsys.readouterr().err
-    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    assert (tmp_path / "run" / "private" / "metrics.jsonl").read_bytes() == before
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_a_run_killed_at_random_moments_and_resumed_ends_bit_for_bit_as_one_neve
     whole = subprocess.Popen(
         [sys.executable, "-m", "jaxdp.cli", *options(epochs, model), "--output", str(tmp_path / "whole")], **quiet
     )
-    killed, metrics = tmp_path / "killed", tmp_path / "killed" / "metrics.jsonl"
+    killed, metrics = tmp_path / "killed", tmp_path / "killed" / "private" / "metrics.jsonl"
     command = [*options(epochs, model), "--output", str(killed)]
     for attempt in range(3):
         process = subprocess.Popen([sys.executable, "-m", "jaxdp.cli", *command], **quiet)

@@ -214,7 +214,7 @@ def test_what_a_table_needs_is_asked_for(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--features", "f.csv"), "goes with --dataset csv"),
+        (("--features", "f.csv"), "--features=f.csv has no effect on --dataset mnist"),
         (("--model", "dense"), "goes with --dataset csv"),
         (("--patience", "2"), "give --holdout"),
         (("--ema", "1"), "--ema=1.0"),

@@ -175,3 +175,46 @@ def test_unsafe_use_is_refused(call: Callable[[], Any], message: str) -> None:
 def test_there_is_no_default_key() -> None:
     with pytest.raises(TypeError, match="key"):
         jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1)  # pyright: ignore
+
+
+def test_a_traced_sensitivity_that_no_noise_can_hide_makes_the_update_nan() -> None:
+    tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=key())
+    sums = {"w": jnp.ones(2), "b": jnp.ones(())}
+    update = jax.jit(lambda sensitivity: tx.update(sums, tx.init(sums), sensitivity=sensitivity)[0])
+    for sensitivity in (0.0, -1.0, math.nan, math.inf, 1e-44):
+        assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(update(jnp.float32(sensitivity))))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(update(jnp.float32(1.0))))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: _update(sensitivity=0.0), "sensitivity=0.0"),
+        (lambda: _update(sensitivity=1e-44), "sensitivity=1e-44 with noise_multiplier=1.0"),
+        (lambda: _update(sensitivity="1"), "must be a scalar"),
+        (lambda: _update(sensitivity=True), "must be a scalar"),
+        (lambda: _update(sensitivity=1j), "must be a scalar"),
+        (lambda: _sums_and_state({"a": "text"}, None), r"updates\['a'\] is a str"),
+        (lambda: _sums_and_state(jnp.ones(2) * 1j, None), "updates is an array of complex64"),
+        (lambda: _sums_and_state(jnp.ones(2), {}), "state is a dict"),
+        (lambda: _dp_sgd(math.nan), "learning_rate=nan must be finite"),
+        (lambda: _dp_sgd("0.1"), "learning_rate='0.1' is not a number"),
+        (lambda: _dp_sgd(0.1, momentum=math.inf), "momentum=inf must be finite"),
+        (lambda: _dp_sgd(0.1, nesterovv=True), "optax refuses the optimizer's arguments.*nesterovv"),
+        (lambda: jaxdp.in_float32(optax.sgd), "optimizer=sgd makes optimizers and is none"),  # pyright: ignore
+        (lambda: jaxdp.in_float32(None), "optimizer=None is a NoneType"),  # pyright: ignore
+    ],
+)
+def test_what_is_no_number_no_sum_and_no_optimizer_is_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(jaxdp.UsageError, match=message):
+        call()
+
+
+def _sums_and_state(sums: Any, state: Any) -> Any:
+    tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=key())
+    return tx.update(sums, tx.init(sums) if state is None else state, sensitivity=1.0)
+
+
+def _dp_sgd(*args: Any, **keywords: Any) -> Any:
+    return jaxdp.dp_sgd(*args, noise_multiplier=1.0, expected_batch_size=1, key=key(), **keywords)

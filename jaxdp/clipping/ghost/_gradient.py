@@ -10,6 +10,7 @@ from ._conv import gradient as conv_gradient
 from ._jaxpr import CONV, bind_in_float32
 from ._plan import Site
 from ._rows import Dense, Factors, OneHot
+from ._types import widened
 
 
 def factors(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> Factors:
@@ -42,7 +43,7 @@ def gradient(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> j
         return _transposed(site, others, cotangent, batched=False)
     form = lambda others, cotangent: conv_gradient(site.eqn, site.operand, site.own, others, cotangent)
     loops = len(site.lengths)
-    stacked = _over_loops(form, loops)(_in_float32(others), cotangent.astype(jnp.float32))
+    stacked = _over_loops(form, loops)(_wide(others), cotangent.astype(jnp.float32))
     return jnp.sum(stacked, axis=tuple(i for i in range(loops) if not site.stacked[i]))
 
 
@@ -53,7 +54,7 @@ def summed_gradient(site: Site, others: Sequence[jax.Array], cotangents: jax.Arr
 
 def _transposed(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, *, batched: bool) -> jax.Array:
     """The cotangent pulled back through the primitive, which is linear in the parameter."""
-    others = _in_float32(others)
+    others = _wide(others)
 
     def use(others: Sequence[jax.Array], weight: jax.Array) -> jax.Array:
         operands = list(others)
@@ -97,5 +98,6 @@ def _merge_loops(rows: jax.Array, stacked: Sequence[bool]) -> jax.Array:
     return rows.reshape(merged, -1, *rest) if rows.size else rows.reshape(merged, 0, *rest)
 
 
-def _in_float32(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    return [a.astype(jnp.float32) if jnp.issubdtype(a.dtype, jnp.floating) else a for a in arrays]
+def _wide(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Floats in float32; indices in 32 bits, since XLA drops rows that a narrow type numbers in a table longer than its range."""
+    return [a.astype(jnp.float32) if jnp.issubdtype(a.dtype, jnp.floating) else widened(a) for a in arrays]

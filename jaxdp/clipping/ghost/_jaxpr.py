@@ -4,7 +4,7 @@ A jaxpr is a list of equations, each one primitive applied to variables. Primiti
 name: names change between releases ("pjit" became "jit") and a user's own primitive may carry any.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ INLINED = frozenset({p.jit_p, p.closed_call_p, p.call_p})
 SCAN, REMAT = p.scan_p, p.remat_p
 DOT_GENERAL, CONV, GATHER = p.dot_general_p, p.conv_general_dilated_p, p.gather_p
 STOP_GRADIENT = p.stop_gradient_p
+MUL, ARITHMETIC = p.mul_p, frozenset({p.add_p, p.sub_p, p.mul_p, p.div_p})
 
 
 class Opened(NamedTuple):
@@ -125,6 +126,20 @@ def as_written(eqn: Eqn) -> AbstractContextManager[Any]:
     """A context in which new equations carry the user's source line, and the compute settings, of an old one."""
     stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
     return _Both(source_info_util.user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager)
+
+
+def known_operands(jaxpr: Jaxpr) -> Iterator[tuple[Any, Any]]:
+    """Each operand that is known before anything runs, with its equation's primitive, bodies of calls and loops included."""
+    parts = opened(jaxpr)
+    known = dict(zip(parts.constvars, parts.consts, strict=False))
+    for eqn in parts.eqns:
+        for atom in eqn.invars:
+            if isinstance(atom, Literal):
+                yield eqn.primitive, atom.val
+            elif atom in known:
+                yield eqn.primitive, known[atom]
+        for body in subjaxprs(eqn):
+            yield from known_operands(body)
 
 
 def is_cast(eqn: Eqn) -> bool:

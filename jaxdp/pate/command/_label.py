@@ -3,21 +3,21 @@
 import json
 import sys
 
-import jax
 import numpy as np
 from rich.console import Console
 
 from ... import _checks
 from ..._errors import UsageError
-from ..._options import check_seed, seeded
-from ...noise import key_from_entropy
-from ...train._folder import RunFolder
+from ..._key_source import KeySource, that_matter
+from ..._options import check_given, check_seed, seeded
+from ..._outputs import check_output
+from ...train._folder import PRIVATE, RunFolder
 from .._mechanisms import ConfidentNoisyMax
 from .._votes import check_predictions, vote_counts
 from ._options import AnalyzeOptions, LabelOptions
 from ._plots import plot_epsilon
 from ._predictions import read_labels, read_predictions
-from ._release import PRIVATE, all_figures, analysis, release, write
+from ._release import all_figures, analysis, publish, release, write
 from ._report import epsilon_table
 
 
@@ -29,27 +29,31 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
     """
     console = console or Console()
     options.check_without_student()
+    check_given(options, _checks.positive, {"target_epsilon": "give a privacy budget such as 2.0"})
+    check_given(options, _checks.count, {"max_answers": "give a cap on the answers"})
     check_seed(options.seed)
     _checks.delta(options.delta, _checks.count("--records", options.records, "give the number of private records"))
     predictions = read_predictions(options.predictions)
     mechanism = options.mechanism(len(predictions))
-    folder = RunFolder.create(options.output)
-    if (folder.path / "labels.csv").exists():
+    if (options.output / "labels.csv").exists():
         raise UsageError(
             f"--output={options.output} holds labels already: labelling again costs again; give another folder"
         )
-    released = release(
-        predictions,
-        np.arange(predictions.shape[1]),
-        mechanism,
-        num_classes=options.num_classes,
-        delta=options.delta,
-        key=key_from_entropy() if options.seed is None else jax.random.key(options.seed),
-        target_epsilon=options.target_epsilon,
-        most_answers=options.max_answers,
-    )
-    notes = () if options.seed is None else (seeded("The noise", options.seed),)
-    write(released, folder, options.records, notes)
+    folder = RunFolder.create(options.output)
+    keys = KeySource(options.seed, ["pate label", that_matter(options)], lambda: (predictions.astype(np.int64),))
+    with folder.locked():
+        released = release(
+            predictions,
+            np.arange(predictions.shape[1]),
+            mechanism,
+            num_classes=options.num_classes,
+            delta=options.delta,
+            key=keys.key("noise"),
+            target_epsilon=options.target_epsilon,
+            most_answers=options.max_answers,
+        )
+        write(released, folder, options.records, keys.nonce("noise"))
+        publish(folder, () if options.seed is None else (seeded("The noise"),))
     console.print(check_predictions(predictions), highlight=False)
     console.print(epsilon_table(folder.read_json(f"{PRIVATE}/report.json")))
     console.print(f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}", highlight=False)
@@ -62,6 +66,8 @@ def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> Non
         UsageError: for options or files that don't fit each other.
     """
     options.check_without_student()
+    if options.plot is not None:
+        check_output("--plot", options.plot, overwrite=options.overwrite, suffixes=(".png",))
     predictions = read_predictions(options.predictions)
     mechanism = options.mechanism(len(predictions))
     asked, answered = np.arange(predictions.shape[1]), np.ones(predictions.shape[1], bool)

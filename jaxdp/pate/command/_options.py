@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
 from ... import _checks
+from ..._effects import Effect, check_effects
 from ..._errors import UsageError
 from ..._options import check_given, check_holdout, check_seed, flag
 from .._mechanisms import (
@@ -26,6 +27,18 @@ OF_AGGREGATOR = {
 }
 _OF_250 = {"gamma": 0.05, "threshold": 200.0, "sigma_threshold": 150.0, "sigma_max": 40.0}
 _STUDENT_CONFIDENCE = 0.95
+
+
+def _of_aggregators(name: str) -> Effect:
+    takes = lambda aggregator: ", ".join(map(flag, OF_AGGREGATOR[aggregator]))
+    return Effect(
+        (name,),
+        lambda vote: name in OF_AGGREGATOR[vote.aggregator],
+        lambda vote: f"with --aggregator {vote.aggregator}, which takes {takes(vote.aggregator)}",
+    )
+
+
+_EFFECTS = tuple(map(_of_aggregators, (*_OF_250, "student_confidence")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +61,13 @@ class MechanismOptions:
     """interactive: probability from which on the first student's own label is used; by default 0.95"""
     delta: float = 1e-5
     """the delta of (epsilon, delta), below 1 / number of private records"""
+    effects: ClassVar[tuple[Effect, ...]] = _EFFECTS
 
     def check_mechanism(self) -> None:
-        """Refuse values out of range, and parameters of another aggregator."""
-        of_this = OF_AGGREGATOR[self.aggregator]
-        for name in (*_OF_250, "student_confidence"):
-            value = getattr(self, name)
-            if value is not None and name not in of_this:
-                raise UsageError(
-                    f"{flag(name)}={value:g} is not a parameter of --aggregator {self.aggregator}, which takes "
-                    f"{', '.join(map(flag, of_this))}: leave it out"
-                )
-            if value is not None:
-                _checks.positive(flag(name), value, "leave it out for the default")
+        """Refuse values out of range, and options without effect, such as another aggregator's."""
+        check_effects(self)
+        parameters = (*_OF_250, "student_confidence")
+        check_given(self, _checks.positive, dict.fromkeys(parameters, "leave it out for the default"))
         _checks.delta(self.delta)
 
     def check_without_student(self) -> None:
@@ -188,6 +195,12 @@ class AnalyzeOptions(MechanismOptions):
     """the labels.csv that `jaxdp pate label` made, which says what was answered; needed where the aggregator has a threshold.
     Without it, for the others, all examples count as asked"""
     plot: Path | None = None
-    """where to draw how epsilon grows; private, like the data-dependent epsilon"""
+    """where to draw how epsilon grows, a .png; private, like the data-dependent epsilon"""
+    overwrite: bool = False
+    """replace the file of --plot where there is one"""
     json: bool = False
     """print JSON"""
+    effects: ClassVar[tuple[Effect, ...]] = (
+        *_EFFECTS,
+        Effect(("overwrite",), lambda analysis: analysis.plot is not None, lambda _: "without --plot FILE"),
+    )

@@ -1,13 +1,17 @@
 """`jaxdp pate`: teachers, labels, student, in a folder; killed at any stage, it goes on to the same end.
 
 What each stage leaves is what the next one needs: private/predictions.npy, whose rows fill up teacher by teacher; labels.csv;
-the student's checkpoints; summary.json. The keys lie in private/keys.json until the labels are written; then those of the
-teachers and of the noise are erased, and nothing remains with which the noise could be subtracted.
+the student's checkpoints, in private/ too; summary.json. The keys lie in private/keys.json until the labels are written; then
+those of the teachers and of the noise are erased, nothing remains with which the noise could be subtracted, and the statement
+says so.
 """
 
 import importlib.metadata
+import shlex
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -21,10 +25,12 @@ from rich.console import Console
 from ... import _checks, _options, data as datasets
 from ..._device import in_words, use_device
 from ..._errors import UsageError
-from ...noise import key_from_entropy
-from ...train._checkpoint import Checkpoint, CheckpointFolder
+from ..._interrupts import asked_to_stop, resumable, stop_here
+from ..._key_source import KeySource, that_matter
+from ..._step import TrainState
+from ...train._checkpoint import Checkpoint, CheckpointFolder, save_model
 from ...train._finished import FinishedRun, load_run
-from ...train._folder import RunFolder, new_path
+from ...train._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path
 from ...train._loop import Loop, Totals
 from ...train._problem import Classifier, evaluate
 from ...train._report import progress_display
@@ -35,12 +41,30 @@ from ._options import PateOptions
 from ._plots import plot_student
 from ._predictions import read_labels
 from ._recipe import student_model, student_step, teacher_loss, teacher_optimizer
-from ._release import PRIVATE, release, write
+from ._release import publish, release, write
 from ._report import summary_table
 
 _EVALUATIONS = 10  # of the student
 _SECONDS_BETWEEN_SAVES = 1.0
-_KEYS = ("teachers", "queries", "noise", "student", "first_student")
+_SECRET = ("teachers", "noise")  # of the keys
+_KEYS = (*_SECRET, "queries", "student", "first_student")
+_PUBLISHED = (
+    "dataset",
+    "model",
+    "teachers",
+    "aggregator",
+    "accountant",
+    "asked",
+    "answered",
+    "delta",
+    "epsilon",
+    "device",
+)
+_OF_PUBLIC_IMAGES = ("test_accuracy", "test_loss", "label_accuracy")
+_HELD_BACK = (
+    "The training images held back (--holdout) stand for public ones: nothing protects them, neither from the student nor from "
+    "its accuracies."
+)
 
 
 def run_pate(options: PateOptions, console: Console | None = None) -> FinishedRun:
@@ -66,17 +90,23 @@ def run_pate(options: PateOptions, console: Console | None = None) -> FinishedRu
     within_budget(
         np.ones(1, bool), options.mechanism(options.teachers), epsilon=options.target_epsilon, delta=options.delta
     )
-    fingerprint = datasets.fingerprint(*data[1:5])
+    fingerprint = lambda secret: datasets.fingerprint(*data[1:5], secret=secret)
+    console = console or Console()
     if options.resume is None:
         folder = RunFolder.create(options.output or new_path(f"{options.dataset.replace('/', '-')}-pate"))
-        _start(folder, options, data, fingerprint)
     else:
         folder = RunFolder.existing(options.resume)
-        _options.check_resumed(folder.path, folder.read_json("config.json"), options, fingerprint)
-    job = _Job(options, folder, data, public, device, console or Console(), time.perf_counter())
-    if not (folder.path / "summary.json").exists():
-        job.run()
-    job.show()
+        with as_written(folder.path / "config.json"):
+            _options.check_resumed(folder.path, folder.options(), options)
+    with nullcontext() if folder.is_finished else folder.locked():
+        if options.resume is None:
+            _start(folder, options, data, fingerprint)
+        if not folder.is_finished:
+            if not folder.is_trained:  # of which the fingerprint may be erased already
+                folder.check_data(fingerprint)
+            with resumable(f"jaxdp pate --resume {shlex.quote(str(folder.path))}"):
+                _Job(options, folder, data, public, device, console, time.perf_counter()).run()
+    _show(folder, console)
     return load_run(folder.path)
 
 
@@ -98,7 +128,18 @@ class _Job:
         if not (self.folder.path / "labels.csv").exists():
             self._label(model, self._teach(model))
         erase_keys(self.folder, "teachers", "noise")
-        self._learn(model)
+        publish(self.folder, self._notes())
+        if not self.folder.is_trained:
+            self._learn(model)
+        erase_keys(self.folder, *_KEYS)
+        self.folder.erase()
+        self._publish()
+
+    def _notes(self) -> tuple[str, ...]:
+        """What the statement says beside what follows from the labels."""
+        erased = "The keys of the teachers and of the noise were erased when the labels were made."
+        notes = (erased,) if self.options.seed is None else (_options.seeded("This run"),)
+        return notes if self.options.holdout == 0 else (*notes, _HELD_BACK)
 
     @cached_property
     def _queries(self) -> Int[np.ndarray, " queries"]:
@@ -129,9 +170,10 @@ class _Job:
             for part in ensemble.train(left.tolist()):
                 found[left[: len(part)]] = part
                 left, done = left[len(part) :], done + len(part)
-                if time.monotonic() - saved_at > _SECONDS_BETWEEN_SAVES or not len(left):
+                if time.monotonic() - saved_at > _SECONDS_BETWEEN_SAVES or not len(left) or asked_to_stop():
                     save_array(path, found)
                     saved_at = time.monotonic()
+                    stop_here()
                 display.update(done, "teachers trained")
             accuracy = np.mean(found == self.data.test_labels[self._queries], axis=1)
             display.end_of_epoch(
@@ -159,10 +201,7 @@ class _Job:
                 f"the teachers answered none of {options.queries} queries: lower --threshold, or train fewer teachers on more "
                 "records each"
             )
-        notes = ("The keys of the teachers and of the noise were erased when the labels were written.",)
-        if options.seed is not None:
-            notes = (_options.seeded("This run", options.seed),)
-        write(released, self.folder, len(self.data.train_labels), notes)
+        write(released, self.folder, len(self.data.train_labels), self.folder.read_json("config.json")["nonce"])
 
     def _first_student(
         self, model: Classifier, rows: Int[np.ndarray, " asked"], answers: Int[np.ndarray, " asked"]
@@ -176,6 +215,7 @@ class _Job:
         on_device = jnp.asarray(images)
         with progress_display(self.console, steps, 0) as display:
             for made in range(steps):
+                stop_here()
                 state, _ = step.many(state, on_device, num_steps=1)
                 if display.due():
                     jax.block_until_ready(state.params)
@@ -198,11 +238,12 @@ class _Job:
         of_init, of_steps = jax.random.split(read_key(self.folder, "student"))
         fresh = step.init(model.init(of_init), of_steps)
         per_epoch = -(-options.student_steps // _EVALUATIONS)
-        with CheckpointFolder(self.folder.checkpoints) as checkpoints:
+        with CheckpointFolder(self.folder.checkpoints, self.folder.mark) as checkpoints:
             start, damaged = checkpoints.load(fresh)
             for line in damaged:
                 self.console.print(f"{line}: going on from the one before", highlight=False, soft_wrap=True)
             start = start or Checkpoint(fresh, asdict(Totals()))
+            state = start.state
             self.folder.keep_metrics(self.folder.metrics(up_to_step=start.state.step))
             with progress_display(self.console, options.student_steps, start.state.step) as display:
 
@@ -235,9 +276,10 @@ class _Job:
                         f"student, step {state.step}/{options.student_steps}: agrees with {record['agreement']:.2%} of the "
                         f"answers, {accuracy:.2%} on the held-back images"
                     )
-        self._finish()
+        self._keep(state)
 
-    def _finish(self) -> None:
+    def _keep(self, state: TrainState) -> None:
+        """Write the student, the picture, and then what came out, which stays private."""
         records = self.folder.metrics()
         asked, answers, answered = read_labels(self.folder.path / "labels.csv")
         right = answers[answered] == self.data.test_labels[asked[answered]]
@@ -256,14 +298,22 @@ class _Job:
             "seconds": time.perf_counter() - self.started,
             "folder": str(self.folder.path),
         }
-        plot_student(records, self.folder.path / "student.png")
-        self.folder.write_json("summary.json", summary)
+        plot_student(records, self.folder.private / "student.png")
+        close_to_others(self.folder.private / "student.png")
+        save_model(self.folder.model(private=False), state.params[1], state.step)
+        self.folder.write_json(f"{PRIVATE}/summary.json", summary)
 
-    def show(self) -> None:
-        """Show what came out, to whoever started the run."""
-        private = self.folder.read_json(f"{PRIVATE}/report.json")
-        self.console.print(summary_table(self.folder.read_json("summary.json"), private))
-        self.console.print((self.folder.path / "statement.txt").read_text(), highlight=False, soft_wrap=True)
+    def _publish(self) -> None:
+        """Write what may be seen of the results; with it the run is finished."""
+        summary = self.folder.summary()
+        shown = (*_PUBLISHED, *(_OF_PUBLIC_IMAGES if self.options.holdout == 0 else ()))
+        self.folder.write_json("summary.json", {name: summary[name] for name in shown})
+
+
+def _show(folder: RunFolder, console: Console) -> None:
+    """Show what came out, to whoever started the run."""
+    console.print(summary_table(folder.summary(), folder.read_json(f"{PRIVATE}/report.json")))
+    console.print((folder.path / "statement.txt").read_text("utf-8"), highlight=False, soft_wrap=True)
 
 
 def _public(options: PateOptions, data: datasets.Dataset) -> int:
@@ -277,25 +327,22 @@ def _public(options: PateOptions, data: datasets.Dataset) -> int:
     return public
 
 
-def _start(folder: RunFolder, options: PateOptions, data: datasets.Dataset, fingerprint: str) -> None:
+def _start(
+    folder: RunFolder, options: PateOptions, data: datasets.Dataset, fingerprint: Callable[[bytes], str]
+) -> None:
+    folder.refuse_begun()  # before its keys are written over
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
-    (folder.path / PRIVATE).mkdir(mode=0o700)
-    key = key_from_entropy() if options.seed is None else jax.random.key(options.seed)
-    keys = {
-        name: jax.random.key_data(each).tolist()
-        for name, each in zip(_KEYS, jax.random.split(key, len(_KEYS)), strict=True)
+    source = KeySource(options.seed, ["pate", that_matter(options)], lambda: data[1:5])
+    keys = {name: source.key(name) if name in _SECRET else source.public_key(name) for name in _KEYS}
+    folder.write_json(f"{PRIVATE}/keys.json", {name: jax.random.key_data(key).tolist() for name, key in keys.items()})
+    config = {
+        "command": "pate",
+        "options": _options.to_dict(replace(options, seed=None)),
+        "model": {"num_classes": data.num_classes, "image_shape": data.train_images.shape[1:]},
+        "nonce": source.nonce("noise"),
+        "versions": versions,
     }
-    folder.write_json(f"{PRIVATE}/keys.json", keys)
-    folder.write_json(
-        "config.json",
-        {
-            "command": "pate",
-            "options": _options.to_dict(options),
-            "model": {"num_classes": data.num_classes, "image_shape": data.train_images.shape[1:]},
-            "data_fingerprint": fingerprint,
-            "versions": versions,
-        },
-    )
+    folder.begin(config, options.seed, fingerprint)
 
 
 def read_key(folder: RunFolder, name: str) -> Any:
@@ -318,4 +365,5 @@ def save_array(path: Path, array: np.ndarray) -> None:
     """Write a .npy file, all or nothing."""
     temporary = path.with_suffix(".tmp.npy")
     np.save(temporary, array)
+    close_to_others(temporary)
     temporary.replace(path)

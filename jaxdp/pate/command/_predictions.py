@@ -1,6 +1,7 @@
 """Predictions of teachers who live elsewhere, from a file; and the labels, to a file and back."""
 
 import csv
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from ..._errors import UsageError
 from .._votes import check_predictions
 
 _HEADER = ("example", "label", "answered")
+_UNREADABLE = (OSError, ValueError, OverflowError, csv.Error)
 
 
 def read_predictions(path: Path) -> Int[np.ndarray, "teachers examples"]:
@@ -24,17 +26,21 @@ def read_predictions(path: Path) -> Int[np.ndarray, "teachers examples"]:
         )
     try:
         found = np.load(path) if path.suffix == ".npy" else _read_csv(path)
-    except (OSError, ValueError) as error:
+    except UsageError:
+        raise
+    except (*_UNREADABLE, EOFError, MemoryError, SyntaxError, zipfile.BadZipFile) as error:
         raise UsageError(
             f"{path} can't be read ({error}): give predictions as whole numbers [teachers, examples]"
         ) from error
+    if not isinstance(found, np.ndarray):
+        raise UsageError(f"{path} holds several arrays: save the predictions alone, by numpy.save")
     check_predictions(found)
     return found
 
 
 def _read_csv(path: Path) -> np.ndarray:
     rows: list[list[int]] = []
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         for number, line in enumerate(csv.reader(file), 1):
             try:
                 rows.append([int(cell) for cell in line])
@@ -65,7 +71,7 @@ def write_labels(
 ) -> None:
     """A line for each example that was asked: its number, its label (empty where there is none), whether it was answered."""
     temporary = path.with_suffix(".tmp")
-    with temporary.open("w", newline="") as file:
+    with temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_HEADER)
         for row, label, was in zip(rows, labels, answered, strict=True):
@@ -82,14 +88,14 @@ def read_labels(
         UsageError: for another kind of file.
     """
     try:
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             lines = list(csv.reader(file))
         if tuple(lines[0]) != _HEADER:
             raise ValueError(f"its first line is {','.join(lines[0])}, not {','.join(_HEADER)}")
         asked = np.array([int(line[0]) for line in lines[1:]], np.int64)
         labels = np.array([int(line[1] or -1) for line in lines[1:]], np.int64)
         answered = np.array([bool(int(line[2])) for line in lines[1:]], bool)
-    except (OSError, ValueError, IndexError) as error:
+    except (*_UNREADABLE, IndexError) as error:
         raise UsageError(
             f"--labels={path} can't be read ({error}): give the labels.csv of `jaxdp pate label`"
         ) from error

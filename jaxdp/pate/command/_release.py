@@ -15,7 +15,8 @@ from jaxtyping import Array, Bool, Int, Int32, Key
 
 from ... import accounting
 from ..._errors import UsageError
-from ...train._folder import RunFolder
+from ...noise._keys import Domain, own_key
+from ...train._folder import PRIVATE, RunFolder, close_to_others
 from .._aggregation import aggregate
 from .._analysis import Report, analyze
 from .._budget import within_budget
@@ -25,7 +26,7 @@ from .._votes import vote_counts
 from ._plots import plot_agreement, plot_epsilon
 from ._predictions import write_labels
 
-PRIVATE = "private"
+_TO_STATE = f"{PRIVATE}/statement.json"  # the statement before it says anything of keys
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def release(
     the second half, [queries, classes].
     """
     votes = np.asarray(vote_counts(predictions, num_classes))
-    of_noise, of_report = jax.random.split(key)
+    of_noise, of_report = jax.random.split(own_key(key, Domain.RELEASE))
     student_probs = None
     if isinstance(mechanism, InteractiveNoisyMax) and first_student is not None:
         labels, answered, student_probs = _in_two_halves(votes, rows, mechanism, of_noise, first_student)
@@ -121,21 +122,34 @@ def analysis(
     return analyze(votes, mechanism, **given)
 
 
-def write(released: Released, folder: RunFolder, records: int, notes: tuple[str, ...] = ()) -> None:
-    """Write labels, statement and private files; the labels last, so that they stand for all of it."""
-    report, private = released.report, folder.path / PRIVATE
-    private.mkdir(exist_ok=True)
-    private.chmod(0o700)
+def write(released: Released, folder: RunFolder, records: int, nonce: str) -> None:
+    """Write the private files, and the labels; those last, so that they stand for all of it.
+
+    Args:
+        released: what to write.
+        folder: where to.
+        records: how many private records there are.
+        nonce: a name for the noise.
+    """
+    report, private = released.report, folder.private
+    folder.make_private()
     np.save(private / "votes.npy", released.votes)
     plot_agreement(released.votes, report, private / "votes.png")
     plot_epsilon(report, released.answered, private / "epsilon.png")
-    text = statement(report, records, notes)
-    folder.write_text("statement.txt", text + "\n")
-    folder.write_json(
-        "statement.json", {**public_figures(report), "ledger": report.ledger().to_dict(), "statement": text}
-    )
+    for name in ("votes.npy", "votes.png", "epsilon.png"):
+        close_to_others(private / name)
     folder.write_json(f"{PRIVATE}/report.json", all_figures(report))
+    stated = {"ledger": report.ledger(nonce=nonce).to_dict(), "statement": statement(report, records)}
+    folder.write_json(_TO_STATE, {**public_figures(report), **stated})
     write_labels(folder.path / "labels.csv", released.labels, released.answered, released.rows)
+
+
+def publish(folder: RunFolder, notes: tuple[str, ...] = ()) -> None:
+    """Write the statement on the labels; notes, such as that keys are erased, have to be true by now."""
+    content = folder.read_json(_TO_STATE)
+    content["statement"] += "".join(f" {note}" for note in notes)
+    folder.write_text("statement.txt", content["statement"] + "\n")
+    folder.write_json("statement.json", content)
 
 
 def public_figures(report: Report) -> dict[str, Any]:
@@ -155,7 +169,7 @@ def all_figures(report: Report) -> dict[str, Any]:
     return public_figures(report) | by_the_votes
 
 
-def statement(report: Report, records: int, notes: tuple[str, ...] = ()) -> str:
+def statement(report: Report, records: int) -> str:
     """What is promised, to whom and under which assumptions; fit for publication."""
     independent, pld = report.data_independent, report.data_independent_pld
     pair = lambda spent: f"({accounting.rounded_up(spent.epsilon)}, {report.delta:g})"
@@ -171,8 +185,7 @@ def statement(report: Report, records: int, notes: tuple[str, ...] = ()) -> str:
             "public data.",
             "Not protected: the teachers, their predictions, the votes, epsilons by the votes (all in the folder "
             f"{PRIVATE}/); accuracies of teachers; choices of hyper-parameters made by looking at the private data; the random "
-            "keys. JAX's random generators are not cryptographic, and floating-point noise is discrete."
-            + "".join(f" {note}" for note in notes),
+            "keys. JAX's random generators are not cryptographic, and floating-point noise is discrete.",
         ]
     )
 

@@ -1,0 +1,65 @@
+"""Which events an accountant counts as often as they were made.
+
+dp-accounting's accountants walk through an event with a count, and not each of them uses it for each kind: its PLD accountant
+takes a randomized response for one, however often it is repeated. What stands in the two lists was compared with the same events
+composed one by one, by count, in lists and nested; what doesn't is left to another accountant, or refused.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+_BY_BOTH = (
+    "NoOp",
+    "NonPrivate",
+    "SelfComposed",
+    "Composed",
+    "Gaussian",
+    "PoissonSampled",
+    "Laplace",
+    "RandomizedResponse",
+)
+_BY_RDP = (*_BY_BOTH, "ZC", "RepeatAndSelect", "SingleEpochTreeAggregation")
+_BY_PLD = (*_BY_BOTH, "DiscreteLaplace", "MixtureOfGaussians", "TruncatedSubsampledGaussian")
+MOST_COPIES = 64  # of a randomized response, which the PLD accountant is told one by one
+
+
+def as_counted(event: "DpEvent", accountant: str) -> "DpEvent | None":
+    """The event as the accountant counts it rightly; None where it doesn't, or where that isn't known."""
+    from dp_accounting import dp_event
+
+    known = tuple(f"{name}DpEvent" for name in (_BY_PLD if accountant == "pld" else _BY_RDP))
+    copies = 0
+
+    def told(part: Any, times: int) -> "DpEvent | None":
+        nonlocal copies
+        if type(part) is not getattr(dp_event, type(part).__name__, None) or type(part).__name__ not in known:
+            return None
+        if isinstance(part, dp_event.SelfComposedDpEvent):
+            if part.count == 0:
+                return dp_event.NoOpDpEvent()
+            inner = told(part.event, times * part.count)
+            if inner is None or not (accountant == "pld" and _holds_a_response(inner)):
+                return inner and dp_event.SelfComposedDpEvent(inner, part.count)
+            return dp_event.ComposedDpEvent([inner] * part.count)
+        if isinstance(part, dp_event.ComposedDpEvent):
+            parts = [each for each in (told(each, times) for each in part.events) if each is not None]
+            return dp_event.ComposedDpEvent(parts) if len(parts) == len(part.events) else None
+        if isinstance(part, dp_event.RandomizedResponseDpEvent):
+            copies += times
+            return part if accountant != "pld" or copies <= MOST_COPIES else None
+        if isinstance(part, dp_event.PoissonSampledDpEvent | dp_event.RepeatAndSelectDpEvent):
+            return part if told(part.event, 1) is not None else None
+        return part
+
+    return told(event, 1)
+
+
+def _holds_a_response(event: Any) -> bool:
+    from dp_accounting import dp_event
+
+    if isinstance(event, dp_event.ComposedDpEvent):
+        return any(map(_holds_a_response, event.events))
+    inner = getattr(event, "event", None)
+    return isinstance(event, dp_event.RandomizedResponseDpEvent) or (inner is not None and _holds_a_response(inner))

@@ -1,0 +1,69 @@
+"""One key for several values: `jax.vmap` or `jax.shard_map` over what adds noise, with a key that all copies share.
+
+Every copy would get the same noise, and their difference none. What is batched, and what varies over a mesh axis, JAX tells by
+names that it doesn't promise to keep; they are read here and nowhere else.
+"""
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from .._errors import UsageError
+
+_T = TypeVar("_T")
+
+
+def each_with_its_own(randomness: Any, values: Any, carried: _T) -> _T:
+    """`carried` as it is, where no two copies of `values` would get one noise.
+
+    A loop over one key, `shard_map` with `check_vma=False`, and a branch that only some of the copies take can't be seen.
+
+    Args:
+        randomness: what tells the noise of one copy from another's: keys, numbers of steps.
+        values: what the noise is to hide.
+        carried: something that the noise or its sum is computed from, so that the question stays in the program.
+
+    Raises:
+        UsageError: where `values` are batched by `jax.vmap`, or vary over an axis of `jax.shard_map`, and `randomness` doesn't.
+    """
+    randomness = jax.tree.map(_words, randomness)
+    values = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array)]  # no other can be batched
+    axes = _varying(values) - _varying(randomness)
+    if axes:
+        raise _shared("shard_map over " + ", ".join(map(repr, sorted(map(str, axes)))))
+    return _passed(randomness, jax.lax.stop_gradient(values), carried)
+
+
+@jax.custom_batching.custom_vmap
+def _passed(randomness: Any, values: Any, carried: Any) -> Any:
+    del randomness, values
+    return carried
+
+
+@_passed.def_vmap
+def _under_vmap(axis_size: int, batched: Any, randomness: Any, values: Any, carried: Any) -> tuple[Any, Any]:
+    del axis_size, randomness, values
+    of_randomness, of_values, of_carried = batched
+    if any(jax.tree.leaves(of_values)) and not any(jax.tree.leaves(of_randomness)):
+        raise _shared("vmap")
+    return carried, of_carried
+
+
+def _words(leaf: Any) -> Any:
+    is_key = jnp.issubdtype(jax.typeof(leaf).dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf
+
+
+def _varying(tree: Any) -> frozenset[Any]:
+    kinds = [jax.typeof(leaf) for leaf in jax.tree.leaves(tree)]
+    manual = [getattr(kind, "manual_axis_type", None) for kind in kinds]
+    axes = [getattr(kind, "vma", ()) if of is None else of.varying for kind, of in zip(kinds, manual, strict=True)]
+    return frozenset().union(*axes)
+
+
+def _shared(transformation: str) -> UsageError:
+    return UsageError(
+        f"key: {transformation} gives each copy values of its own and all of them one key, so the same noise, and their "
+        "difference has none: map over keys as well, such as jax.random.split(key, copies), or add noise outside of it"
+    )

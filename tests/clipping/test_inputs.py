@@ -1,0 +1,63 @@
+"""What a gradient function refuses before anything is compiled, and a mask as a list."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdp
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+PARAMS, BATCH = {"w": jnp.arange(3.0)}, np.ones((4, 3), np.float32)
+
+
+def loss(params: Any, x: Any) -> Any:
+    return params["w"] @ x
+
+
+def test_a_list_of_bools_is_a_mask() -> None:
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=1.0)
+    flags = [True, False, True, True]
+    as_list, as_array = grad_fn(PARAMS, BATCH, mask=flags), grad_fn(PARAMS, BATCH, mask=np.array(flags))
+    np.testing.assert_array_equal(as_list.grads["w"], as_array.grads["w"])
+
+
+@pytest.mark.parametrize("method", ["auto", "ghost", "vmap"])
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"mask": [1, 0, 1, 1]}, "mask has shape .* and dtype int"),
+        ({"mask": [True, "a", True, True]}, "mask is list of <U5 and no array of numbers"),
+        ({"mask": [[True], [True, False]]}, "mask is no array"),
+        ({"mask": "1011"}, "mask='1011' is a str"),
+        ({"mask": [True] * 3}, r"mask has shape \(3,\)"),
+        ({"batch": np.array(["a", "b"])}, "batch is an array of <U1 and no array of numbers"),
+        ({"batch": {"text": "abc"}}, r"batch\['text'\] is a str"),
+        ({"batch": np.array([None, 1])}, "batch is an array of object"),
+        ({"params": {"w": "abc"}}, r"params\['w'\] is a str and no array"),
+        (
+            {"params": {"w": jnp.arange(3.0), "activation": jnp.tanh}},
+            r"params\['activation'\] is a .*equinox\.partition",
+        ),
+        ({"rng": 3}, "rng=3 is not a scalar JAX key"),
+        ({"rng": jax.random.key(0)}, "loss_fn can't be called.*unexpected keyword argument 'rng'"),
+        ({"shared": (1.0,)}, "loss_fn can't be called as loss_fn.params, example, shared 0.: too many positional"),
+        ({"loss": lambda params: 0.0}, "loss_fn can't be called.*too many positional"),
+        ({"loss": lambda params, x, rng: 0.0}, "loss_fn can't be called.*missing a required argument: 'rng'"),
+        ({"loss": lambda params, x: "low"}, "what the loss returned is a str"),
+        ({"loss": None}, "loss_fn=None is NoneType and can't be called"),
+        ({"has_aux": "no"}, "has_aux='no' is str: give True or False"),
+    ],
+)
+def test_what_is_no_array_of_numbers_is_refused_by_every_method(
+    method: str, keywords: dict[str, Any], message: str
+) -> None:
+    given = {"loss": loss, "has_aux": False, "params": PARAMS, "batch": BATCH, "shared": ()} | keywords
+    loss_fn, has_aux, params, batch, shared = (
+        given.pop(name) for name in ("loss", "has_aux", "params", "batch", "shared")
+    )
+    with pytest.raises(jaxdp.UsageError, match=message):
+        jaxdp.clipped_grad(loss_fn, clip_norm=1.0, has_aux=has_aux, method=method)(params, batch, *shared, **given)

@@ -1,0 +1,102 @@
+"""One key for several values: no two copies that `jax.vmap` or `jax.shard_map` makes get the same noise."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+import jaxdp
+from jaxdp import mechanisms
+
+VALUES = jnp.zeros((2, 3))
+
+
+def privatized(values: Any, key: Any) -> Any:
+    tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=key)
+    return tx.update(values, tx.init(values), sensitivity=1.0)[0]
+
+
+def followed(values: Any, key: Any) -> Any:
+    rule = jaxdp.clipping.Quantile(expected_batch_size=4)
+    return rule.update(rule.init(1.0, key), values, jnp.ones(3, jnp.bool_)).clip_norm
+
+
+def clipped(values: Any, key: Any) -> Any:
+    tx = jaxdp.clip_and_privatize(clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=1, key=key)
+    params = jnp.zeros(())
+    return tx.update(values, tx.init(params), params)[0]
+
+
+RELEASES: dict[str, Callable[[Any, Any], Any]] = {
+    "privatize": privatized,
+    "clip_and_privatize": clipped,
+    "Quantile": followed,
+    "Laplace": lambda values, key: mechanisms.Laplace(epsilon=1.0, sensitivity=1.0)(values, key=key),
+    "Gaussian": lambda values, key: mechanisms.Gaussian(noise_multiplier=1.0, sensitivity=1.0)(values, key=key),
+    "Exponential": lambda values, key: mechanisms.Exponential(epsilon=1.0, sensitivity=1.0)(values, key=key),
+    "ReportNoisyMax": lambda values, key: mechanisms.ReportNoisyMax(epsilon=1.0, sensitivity=1.0)(values, key=key),
+    "RandomizedResponse": lambda values, key: mechanisms.RandomizedResponse(epsilon=1.0, categories=2)(
+        values.astype(jnp.int32), key=key
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_vmap_over_values_with_one_key_is_refused(name: str) -> None:
+    release = lambda values: RELEASES[name](values, jax.random.key(0))
+    for fn in (release, jax.jit(release)):
+        with pytest.raises(jaxdp.UsageError, match="vmap gives each copy values of its own and all of them one key"):
+            jax.eval_shape(jax.vmap(fn), VALUES)
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_vmap_over_keys_as_well_is_not(name: str) -> None:
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 2))
+    jax.eval_shape(jax.vmap(RELEASES[name]), VALUES, keys)
+
+
+def test_copies_with_keys_of_their_own_have_the_noise_that_each_has_alone() -> None:
+    keys = jax.random.split(jax.random.key(0), 2)
+    alone = jax.jit(privatized)
+    together = jax.jit(jax.vmap(privatized))(VALUES, jax.random.clone(keys))
+    for copy, key, values in zip(together, jax.random.clone(keys), VALUES, strict=True):
+        np.testing.assert_array_equal(copy, alone(values, key))
+
+
+def test_vmap_over_init_and_within_loops_and_remat_is_refused() -> None:
+    tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=jax.random.key(0))
+    state = tx.init(VALUES[0])
+    update = lambda values, state: tx.update(values, state, sensitivity=1.0)
+    in_a_loop = lambda values: jax.lax.scan(lambda carry, _: (update(*carry), None), (values, state), length=2)
+    for fn in (tx.init, in_a_loop, lambda values: jax.checkpoint(update)(values, state)):
+        with pytest.raises(jaxdp.UsageError, match="vmap"):
+            jax.eval_shape(jax.vmap(fn), VALUES)
+
+
+def test_without_noise_there_is_nothing_to_share() -> None:
+    tx = jaxdp.privatize(noise_multiplier=0.0, expected_batch_size=2, key=jax.random.key(0))
+    means = jax.vmap(lambda values: tx.update(values, tx.init(values), sensitivity=1.0)[0])(VALUES + 1)
+    np.testing.assert_array_equal(means, np.full((2, 3), 0.5))
+
+
+def test_shard_map_over_sums_with_one_key_is_refused_and_over_their_total_is_not() -> None:
+    mesh = Mesh(np.array(jax.devices()[:1]), ("parts",))
+    own, all_of_them = PartitionSpec("parts"), PartitionSpec()
+    release = lambda values: privatized(values, jax.random.key(0))
+    for fn in (release, jax.jit(release)):
+        with pytest.raises(jaxdp.UsageError, match="shard_map over 'parts'"):
+            jax.eval_shape(jax.shard_map(fn, mesh=mesh, in_specs=own, out_specs=own), VALUES)
+    total = lambda values: release(jax.lax.psum(values, "parts"))
+    jax.eval_shape(jax.shard_map(total, mesh=mesh, in_specs=own, out_specs=all_of_them), VALUES)
+    of_keys = lambda values, keys: privatized(values, keys[0])
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 1))
+    jax.eval_shape(jax.shard_map(of_keys, mesh=mesh, in_specs=own, out_specs=own), VALUES, keys)
+
+
+def test_noise_goes_through_differentiation_as_it_is() -> None:
+    total = lambda values: jnp.sum(privatized(values, jax.random.key(0)))
+    np.testing.assert_array_equal(jax.jit(jax.grad(total))(VALUES), np.ones((2, 3)))
