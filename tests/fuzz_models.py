@@ -92,7 +92,8 @@ def lookup(program: Program) -> None:
     highest = min(entries, np.iinfo(kind).max + 1)
     ids = program.random.integers(0, highest, size=(program.batch, program.length))
     if mode != "promise_in_bounds" and program.random.random() < 0.3:
-        low = max(-entries - 3, np.iinfo(kind).min)
+        is_narrow = entries - 1 > np.iinfo(kind).max  # counting from the end wraps there, in JAX itself
+        low = 0 if is_narrow else max(-entries - 3, np.iinfo(kind).min)
         high = min(entries + 100, np.iinfo(kind).max + 1)
         ids = program.random.integers(low, high, size=ids.shape)
     name, table = program.data(ids.astype(kind)), program.weight(entries, width)
