@@ -208,7 +208,7 @@ class PrivateStep:
         """`num_steps` steps in one compiled program; the metrics are stacked [num_steps]. Else as a call."""
         num_steps = _checks.count("num_steps", num_steps, "give how many steps to make")
         _check_state(state, "step")
-        _refuse_traced("data and what is shared", (data, shared))
+        _refuse_traced("data and what is shared", (data, shared, jnp.zeros(())))  # which is traced within any trace
         if state.run != self.run:
             raise UsageError(
                 f"the state is of another run than this step's: {_difference(state.run, self.run)}. Its epsilon would be false; "
@@ -231,7 +231,6 @@ class PrivateStep:
         carry = (state.params, state.opt_state, state.rule_state)
         carry, metrics = self._compiled(carry, state.keys, jnp.int32(state.step), data, shared, num_steps=num_steps)
         params, opt_state, rule_state = carry
-        _refuse_traced("the step", metrics)
         return state._replace(params=params, opt_state=opt_state, step=made, rule_state=rule_state), metrics
 
     def _check_gradients(self, state: TrainState, data: Any, shared: tuple[Any, ...]) -> None:

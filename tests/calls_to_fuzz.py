@@ -321,6 +321,7 @@ def _of_clipping() -> Iterator[tuple[str, Call]]:
         "per_example_grads",
         Call(plain, {"loss_fn": loss, "has_aux": False, "params": PARAMS, "batch": BATCH}, of(dict), 0.5),
     )
+    yield "Shared", Call(lambda value: clipping.Shared(value), {"value": PARAMS}, of(clipping.Shared))
     yield "Normalised", Call(clipping.Normalised, {"stability": 0.01}, of(clipping.Normalised))
     quantile = {"quantile": 0.5, "learning_rate": 0.2, "count_noise": 3.0, "expected_batch_size": 4}
     yield "Quantile", Call(clipping.Quantile, quantile, of(clipping.Quantile))

@@ -24,6 +24,7 @@ RESULTS = {  # what functions return, which nobody needs to make, and what other
         "Clipping",
         "Explanation",
         "LeafReport",
+        "TooLargeError",
         "QuantileState",
         "ClipRule",
         "Flat",
@@ -64,6 +65,7 @@ WITHIN = {  # what other packages call with values that were checked
         "excess_within",
         "takes_rng",
         "refuse_constant",
+        "rows_at",
     ),
     *("check_numbers", "check_suitable", "check_transform", "steps_per_shuffled_epoch", "validate"),
 }

@@ -10,6 +10,8 @@ finished; the model has a folder of its own.
 import gc
 import hashlib
 import logging
+import sys
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -86,7 +88,7 @@ class CheckpointFolder:
                     raise
                 except Exception as error:  # orbax and tensorstore raise what they like on damaged files
                     damaged.append(f"checkpoint {self._folder / str(step)} is damaged ({_reason(error)})")
-                gc.collect()  # of reads that failed beside the first, asyncio tells when they are collected: here
+                _let_reads_end()
         if damaged:
             raise UsageError(
                 "; ".join(damaged) + ": none can be read, so the run can't go on; start it anew in another folder"
@@ -141,20 +143,26 @@ def load_model(folder: Path, like: Any) -> tuple[Any, int] | None:
     """
     if not folder.exists():
         return None
-    with _orbax(), closing(_checkpointer(folder.absolute(), keep=1, alone=False)) as checkpointer:
-        steps = [found.step for found in checkpointer.checkpoints]
-        if not steps:
-            return None
-        try:
-            arrays: Any = checkpointer.load(max(steps), _abstract({"params": like}))
-            metadata: Any = checkpointer.metadata(max(steps)).custom_metadata
-            if not metadata or metadata.get("digest") != _digest(arrays):
-                raise ValueError("its contents don't match their digest")
-        except Exception as error:  # orbax and tensorstore raise what they like on damaged files
-            reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-            raise UsageError(
-                f"the model in {folder} is damaged ({reason}): bring back the folder, or train anew"
-            ) from error
+    try:
+        with _orbax(), closing(_checkpointer(folder.absolute(), keep=1, alone=False)) as checkpointer:
+            try:
+                return _newest_model(checkpointer, like)
+            except Exception as error:  # orbax and tensorstore raise what they like on damaged files
+                reason = _reason(error)
+            _let_reads_end()
+    except Exception as error:  # it reads the model's description first, too
+        reason = _reason(error)
+    raise UsageError(f"the model in {folder} is damaged ({reason}): bring back the folder, or train anew")
+
+
+def _newest_model(checkpointer: Any, like: Any) -> tuple[Any, int] | None:
+    steps = [found.step for found in checkpointer.checkpoints]
+    if not steps:
+        return None
+    arrays = checkpointer.load(max(steps), _abstract({"params": like}))
+    metadata = checkpointer.metadata(max(steps)).custom_metadata
+    if not metadata or metadata.get("digest") != _digest(arrays):
+        raise ValueError("its contents don't match their digest")
     return jax.tree.map(jnp.asarray, arrays["params"]), max(steps)
 
 
@@ -201,6 +209,12 @@ def _digest(arrays: Any) -> str:
     return digest.hexdigest()
 
 
+def _let_reads_end() -> None:
+    """Of reads that fail beside the first, their threads and asyncio tell as they end and are collected: here, unheard."""
+    time.sleep(0.2)
+    gc.collect()
+
+
 def _reason(error: Exception) -> str:
     """The first line of what an error says."""
     return str(error).splitlines()[0][:200] if str(error).strip() else type(error).__name__
@@ -209,11 +223,13 @@ def _reason(error: Exception) -> str:
 @contextmanager
 def _orbax() -> Iterator[None]:
     """Orbax warns of things that don't concern a run on one host, and logs what it raises as well; both are kept quiet."""
-    silent_below = logging.root.manager.disable
+    silent_below, told = logging.root.manager.disable, sys.unraisablehook
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.CRITICAL)
+        sys.unraisablehook = lambda _: None
         try:
             yield
         finally:
             logging.disable(silent_below)
+            sys.unraisablehook = told

@@ -45,8 +45,8 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
             summary = RunFolder(path).summary()
             if "test_accuracy" not in summary:
                 raise UsageError(
-                    f"{path} has no accuracy: it was measured on people held back, or without privacy, and stayed in the folder "
-                    f"{PRIVATE}/, which is missing or can't be read; leave this run out"
+                    f"{path / 'summary.json'} has no accuracy: it was measured on people held back, or without privacy, and "
+                    f"stayed in the folder {PRIVATE}/, which is missing or can't be read; leave this run out"
                 )
             with as_written(path / "summary.json"):
                 accountant = summary.get("accountant")

@@ -189,7 +189,9 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any]:
         """The results of a finished run: all of them, or those that are published for those who can't read private/."""
-        return self.read_json(f"{PRIVATE}/summary.json" if self.is_trained else "summary.json")
+        name = f"{PRIVATE}/summary.json" if self.is_trained else "summary.json"
+        with as_written(self.path / name):
+            return dict(self.read_json(name).items())
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file, all or nothing."""

@@ -16,7 +16,7 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "poisson": lambda: PoissonSampler(key=jax.random.key(0), **usual, sampling_rate=0.3),
     "tight": lambda: PoissonSampler(key=jax.random.key(0), **usual, sampling_rate=0.5, capacity=4),
     "truncated": lambda: TruncatedPoissonSampler(
-        key=jax.random.key(0), **usual, sampling_rate=0.5, truncated_batch_size=4
+        key=jax.random.key(0), **usual, sampling_rate=0.3, truncated_batch_size=4
     ),
     "shuffled": lambda: ShuffledSampler(key=jax.random.key(0), **usual, batch_size=4),
 }

@@ -293,14 +293,14 @@ def test_a_damaged_checkpoint_is_one_line_and_nothing_else(
     how: str, small: tuple[Path, list[str]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(small[0], tmp_path / "run")
-    for file in [path for path in (tmp_path / "run" / "checkpoints").rglob("*") if path.is_file()]:
+    for file in [path for path in (tmp_path / "run" / "model").rglob("*") if path.is_file()]:
         if how == "half of every file":
             file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
         elif how == "no manifests" and "manifest" in file.name:
             file.unlink()
         elif how == "another description" and file.name == "_CHECKPOINT_METADATA":
             file.write_text("[1, 2]")
-    assert "checkpoints" in refused(["predict", str(tmp_path / "run")], capfd)
+    assert "the model in" in refused(["predict", str(tmp_path / "run")], capfd)
 
 
 @pytest.mark.parametrize("content", [b"", b"1,\x002\n", b"x\n", b"\xff\xfe", b"9" * 40, b"1,2\n3\n"])
