@@ -26,6 +26,7 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
 
+@pytest.mark.slow
 def test_the_snippets_run() -> None:
     assert len(blocks("python")) == 8
     names: dict[str, Any] = {}

@@ -103,6 +103,7 @@ def test_what_is_not_an_event_is_refused() -> None:
         Ledger().add(1.1, "noise")  # pyright: ignore
 
 
+@pytest.mark.slow
 def test_a_budget_counts_what_was_spent_before() -> None:
     run = jaxdp.DPSGD(num_examples=4000, expected_batch_size=200, steps=40, clip_norm=1.0, noise_multiplier=1.0)
     before = Ledger().add(gaussian_event(noise_multiplier=5.0), "a mean")

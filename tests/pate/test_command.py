@@ -241,6 +241,7 @@ def test_a_budget_and_a_cap_end_the_asking(tmp_path: Path, finished: Path) -> No
     assert stored["epsilon"]["rdp"] <= 4
 
 
+@pytest.mark.slow
 def test_predictions_of_others_are_labelled_and_analysed_from_npy_and_csv_alike(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

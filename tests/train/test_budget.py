@@ -56,6 +56,7 @@ def test_a_run_for_a_budget_ends_just_within_it_and_stopped_five_times_spends_th
     assert run.steps == ended["steps"] == 56
 
 
+@pytest.mark.slow
 def test_a_run_that_would_overshoot_its_budget_stops_before_it_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,6 +73,7 @@ def test_a_run_that_would_overshoot_its_budget_stops_before_it_does(
     assert jaxdp.load_run(tmp_path / "run").step == run.steps
 
 
+@pytest.mark.slow
 def test_shuffled_epochs_print_the_unamplified_epsilon_and_why_it_is_so_large(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +137,7 @@ def test_compare_shows_runs_by_accuracy_and_refuses_a_folder_without_any(
     assert "holds no finished run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "quantity", "expected"),
     [

@@ -83,6 +83,7 @@ def test_checkpoints_within_an_epoch_resume_to_the_same_result(tmp_path: Path, u
     assert result(tmp_path / "run") == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["a flipped byte", *(pytest.param(how, marks=pytest.mark.slow) for how in LESS_LIKELY)])
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     how: str, tmp_path: Path, undisturbed: Any, monkeypatch, capsys: pytest.CaptureFixture[str]
