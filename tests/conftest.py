@@ -1,6 +1,7 @@
 """Every test runs with JAX's key-reuse checker, and in the rooms that are ours alone with strict promotion."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,10 @@ import pytest
 
 # Tests compile more than they compute. CI runs the slow ones with XLA_FLAGS="", that is, optimised as usual.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+
+# Where tests run in the background, a shell has them ignore Ctrl-C; what they start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Many tests and the processes that they start compile the same programs: each worker keeps what it compiled until its end.
 _compiled = tempfile.TemporaryDirectory(prefix="jaxdp-compiled-")
