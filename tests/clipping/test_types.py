@@ -127,7 +127,7 @@ ROUNDING = {"bfloat16": 0.03, "float16": 5e-3, "float8_e4m3fn": 0.1, "float8_e5m
         pytest.param(w, x, x64, marks=() if (w, x) == ("float8_e5m2", "float32") and not x64 else slow)
         for x64 in (False, True)
         for w in FLOATS
-        for x in ("float32", *{w, "bfloat16", "uint8", "bool"})
+        for x in dict.fromkeys(("float32", w, "bfloat16", "uint8", "bool"))
         if x64 or "float64" not in (w, x)
     ],
 )
