@@ -446,7 +446,11 @@ def _of_data() -> Iterator[tuple[str, Call]]:
     yield "hold_back", Call(data.hold_back, {"data": DATASET, "size": 2}, of(data.Dataset))
     yield (
         "fingerprint",
-        Call(lambda first, second: data.fingerprint(first, second), {"first": IMAGES, "second": LABELS}, of(str)),
+        Call(
+            lambda first, second: data.fingerprint(first, second, secret=b"secret"),
+            {"first": IMAGES, "second": LABELS},
+            of(str),
+        ),
     )
     yield "same_bounds", Call(data.same_bounds, {"lower": -1.0, "upper": 1.0, "columns": 3}, of(data.Bounds))
     rows = np.linspace(-9, 9, 4000).reshape(-1, 2)

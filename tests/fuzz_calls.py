@@ -145,7 +145,7 @@ def scalars(rng: np.random.Generator) -> Any:
             np.longdouble(2),
             np.complex64(1),
             np.datetime64("2020-01-01"),
-            np.timedelta64(1),
+            np.timedelta64(1, "s"),
             np.array(2),
             np.array(2.5),
             np.array("1"),

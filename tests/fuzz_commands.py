@@ -413,9 +413,8 @@ def _outcome(arguments: list[str], code: int | str, out: str, err: str, jobs: li
 def _check_plan(job: Any) -> None:
     """Options come back from the folder; with a budget, the plan is within it; without privacy, nothing private was asked."""
     options = job.options
-    stored = json.loads((job.folder.path / "config.json").read_text("utf-8"))
     if options.resume is None:
-        assert from_dict(type(options), stored["options"]) == options, "the options don't come back"
+        assert from_dict(type(options), job.folder.options()) == options, "the options don't come back"
     assert to_dict(options) == to_dict(from_dict(type(options), to_dict(options)))
     if isinstance(options, PateOptions):
         return

@@ -103,6 +103,7 @@ def event_epsilon(
 def epsilon_at_interval(event: "DpEvent", delta: float, accountant: str, adjacency: str, interval: float) -> Spent:
     """As `event_epsilon`, with privacy losses in steps of `interval`; what was asked before is remembered."""
     _checks.delta(delta)
+    interval = _checks.positive("interval", interval, "give the step of a privacy loss, such as 1e-4")
     asked = (with_float_noise(event), delta, accountant, adjacency, interval)
     try:
         return _remembered(*asked)
