@@ -123,7 +123,7 @@ def test_pate_that_is_interrupted_at_any_moment_ends_cleanly_and_goes_on_to_the_
 def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = started([*TRAIN, "--model", "cnn", "--output", str(folder)])
-    while process.poll() is None and not (folder / "checkpoints").exists():
+    while process.poll() is None and not (folder / "private" / "checkpoints").exists():
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
