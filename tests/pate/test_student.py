@@ -104,7 +104,9 @@ def test_without_confidence_nothing_is_learned_from_what_is_unanswered() -> None
     never = pate.StudentStep(logits, optax.sgd(0.1), few_answers(classes), confidence=1.1, **HOW)
     alone = pate.StudentStep(logits, optax.sgd(0.1), few_answers(classes), method="supervised", **HOW)
     ours, supervised = one_step(never, points)[0], one_step(alone, points)[0]
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), ours.params, supervised.params)
+    # An entry near zero is a difference of larger ones: its rounding is theirs.
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7 * np.max(np.abs(b)))
+    jax.tree.map(close, ours.params, supervised.params)
 
 
 def test_a_step_compiles_once() -> None:
