@@ -191,7 +191,7 @@ def _print(options: Question, quantity: str, run: DPSGD, ask: Callable[[str], tu
         try:
             found[name] = ask(name)
             spent[name] = found[name][1].spent(delta=options.delta, accountant=name)
-        except accounting.TooLargeError as error:
+        except UsageError as error:  # what is wrong with the question, every accountant refuses
             found.pop(name, None)
             refused[name] = error
     if not found:
@@ -224,7 +224,7 @@ def _print(options: Question, quantity: str, run: DPSGD, ask: Callable[[str], tu
         table.add_column(heading)
     for name in accounting.ACCOUNTANTS:
         if name not in found:
-            table.add_row(_NAMES[name], "too much to compute" if name in refused else "not for this run", "")
+            table.add_row(_NAMES[name], _why_not(refused.get(name)), "")
             continue
         value, order = found[name][0], orders[name]
         table.add_row(
@@ -235,3 +235,9 @@ def _print(options: Question, quantity: str, run: DPSGD, ask: Callable[[str], tu
     console.print(table)
     console.print("For a run that is executed exactly so:\n")
     console.print(statement, highlight=False, soft_wrap=True)
+
+
+def _why_not(refusal: UsageError | None) -> str:
+    if refusal is None:
+        return "not for this run"
+    return "too much to compute" if isinstance(refusal, accounting.TooLargeError) else "none within the budget"

@@ -8,7 +8,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from .. import _checks
 from .._errors import UsageError
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 _LARGEST_NOISE, _SMALLEST_NOISE = 2.0**20, 2.0**-4
 _MOST_STEPS = 2**24
-_TOLERANCE = 1e-6  # of a noise multiplier
-_COARSE = 1e-3  # steps of a privacy loss in a first search by PLD: ten times faster, and never below the truth
+_COARSE = (
+    2e-3  # steps of a privacy loss in a first search by PLD where RDP can't tell: faster, and never below the truth
+)
+_TOLERANCE = {PLD_INTERVAL: 1e-6, _COARSE: 1e-4}  # of a noise multiplier
 _EMPTY = Ledger()
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,19 +62,17 @@ class Budget:
 
     def least(self, event_of: Callable[[float], "DpEvent"], low: float, high: float) -> float:
         """The smallest number, within 1e-6, whose event is allowed; that of `high` is, and that of `low` is not."""
-        found = self._search(event_of, low, high, _TOLERANCE)
+        tolerance = _TOLERANCE.get(self.interval, 1e-6)
+        found = self._search(event_of, low, high, tolerance)
         while not self.allows(event_of(found)):
-            found = min(found + _TOLERANCE, high)
+            found = min(found + tolerance, high)
         return found
 
     def most(self, event_of: Callable[[int], "DpEvent"], limit: int) -> int:
         """The largest number from 0 to `limit` whose event is allowed, where more of it costs more."""
-        found, step = 0, 1
-        if self.coarser is not None:
-            found = self.coarser.most(event_of, limit)
-            step = max(1, found // 256)
-            if not self.allows(event_of(found)):
-                found, step = 0, 1
+        about = self._sooner(lambda budget: budget.most(event_of, limit))
+        found = about if about and self.allows(event_of(about)) else 0
+        step = max(1, found // 16)
         while found < limit and self.allows(event_of(min(found + step, limit))):
             found, step = min(found + step, limit), 2 * step
         too_many = min(found + step, limit)
@@ -83,15 +84,17 @@ class Budget:
                 found += 1
         return found
 
-    @property
-    def coarser(self) -> "Budget | None":
-        """The same, told faster and never to be less than it is; None where there is no such accountant."""
+    def _sooner(self, search: Callable[["Budget"], Number]) -> Number | None:
+        """What a search finds with a bound on PLD's cost that is told sooner: RDP's, or else PLD's own in coarse steps.
+
+        None where there is none, or it can't account the event, or tell less than was spent before.
+        """
         if self.accountant != "pld" or self.interval == _COARSE:
             return None
-        try:
-            return replace(self, interval=_COARSE)
-        except UsageError:  # what was spent before leaves less than coarser steps can tell
-            return None
+        for changes in ({"accountant": "rdp"}, {"interval": _COARSE}):
+            with contextlib.suppress(UsageError):
+                return search(replace(self, **changes))
+        return None
 
     def _search(self, event_of: Callable, low: float, high: float, tolerance: float) -> float:
         """About where the cost is ε; of `low` and `high` one is allowed and the other is not."""
@@ -108,17 +111,17 @@ class Budget:
         return self.ledger.add(event, "what is asked for")
 
     def _cost(self, ledger: Ledger) -> float:
-        """ε; infinite where noise is too small to be accounted. Of far less than the budget, the bound that is found soonest."""
+        """ε; infinite where noise is too small to be accounted. For PLD's, RDP's bound where it is enough, or PLD too large."""
+        told_by = lambda name: (
+            epsilon_at_interval(ledger.event, self.delta, name, ledger.adjacency, self.interval).epsilon
+        )
+        bound = math.inf
         try:
             if self.accountant == "pld" and "rdp" in accountants_of(ledger.event, ledger.adjacency):
-                bound = epsilon_at_interval(ledger.event, self.delta, "rdp", ledger.adjacency, self.interval).epsilon
-                if bound <= self.epsilon / 2:
-                    return bound
-            return epsilon_at_interval(
-                ledger.event, self.delta, self.accountant, ledger.adjacency, self.interval
-            ).epsilon
+                bound = told_by("rdp")
+            return bound if bound <= self.epsilon / 2 else told_by(self.accountant)
         except (BeyondReachError, TooLargeError):
-            return math.inf
+            return bound
 
 
 def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float:
@@ -129,20 +132,18 @@ def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float
     """
     _checks.instance("budget", budget, Budget, "give a jaxdp.accounting.Budget")
     _checks.function("event_of", event_of, "give a function from a noise multiplier to an event")
-    high, factor = 1.0, 2.0
-    if budget.coarser is not None:
-        with contextlib.suppress(UsageError):  # where coarser steps leave nothing, the search begins as without them
-            high, factor = least_noise(budget.coarser, event_of), 1.004
+    about = budget._sooner(lambda bound: least_noise(bound, event_of))
+    high, factor = (1.0, 2.0) if about is None else (about, 1.01)
     low = high
     while not budget.allows(event_of(high)):
-        low, high = high, high * factor
+        low, high, factor = high, high * factor, min(factor**2, 2.0)
         if high > _LARGEST_NOISE:
             raise UsageError(
                 f"epsilon={budget.epsilon} at delta={budget.delta} can't be met with any noise multiplier up to "
                 f"{_LARGEST_NOISE:.0f}: allow a larger epsilon, or take fewer steps"
             )
     while low == high or budget.allows(event_of(low)):
-        low, high = low / factor, low
+        low, high, factor = low / factor, low, min(factor**2, 2.0)
         if low < _SMALLEST_NOISE:
             return high
     return budget.least(event_of, low, high)

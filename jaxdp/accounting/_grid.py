@@ -5,7 +5,8 @@ about \(10/\sigma + 1/(2\sigma^2)\), less where it is sampled; those of T releas
 of \(10^{-15}\), \(\min_\alpha \mathrm{RDP}_T(\alpha) + 35/(\alpha - 1)\) to either side. At σ = 0.01 these are \(10^8\) points
 and more, for hours and in tens of gigabytes. Where there would be more than `MOST_POINTS`, the intervals are made longer, up to
 `COARSEST`: losses are rounded so that ε stays an upper bound, and it is said to be coarse. Where that isn't enough, the
-accountant refuses.
+accountant refuses; so it does where more than `MOST_COMPOSED` releases of a kind are composed: dp-accounting raises the number
+of points to that power, in whole numbers, to see whether a distribution is sparse.
 """
 
 import math
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 3_000_000
 COARSEST = 1e-2
+MOST_COMPOSED = 2**20
 _TAIL = math.log(2e15)
 _ORDERS = (1.1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10, 16, 32, 64)
 _TO_BUILD = 4  # the points of a sampled mechanism take so many times as long as those of a composition
@@ -34,7 +36,7 @@ def affordable_interval(event: "DpEvent", adjacency: str, interval: float) -> fl
     """The interval, or the least power of two times it with which a distribution takes at most `MOST_POINTS`.
 
     Raises:
-        TooLargeError: where that would be longer than `COARSEST`.
+        TooLargeError: where that would be longer than `COARSEST`, or more than `MOST_COMPOSED` releases are composed.
     """
     size = span(event, adjacency)
     while size / interval > MOST_POINTS and interval < COARSEST:
@@ -48,7 +50,11 @@ def affordable_interval(event: "DpEvent", adjacency: str, interval: float) -> fl
 
 
 def span(event: "DpEvent", adjacency: str) -> float:
-    """About how far the losses of an event that is known to the PLD accountant reach, those to build as `_TO_BUILD` times."""
+    """About how far the losses of an event that is known to the PLD accountant reach, those to build as `_TO_BUILD` times.
+
+    Raises:
+        TooLargeError: for more than `MOST_COMPOSED` releases that aren't of plain Gaussian noise.
+    """
     from dp_accounting import dp_event as dp
 
     moved = 2.0 if adjacency == "replace_one" else 1.0
@@ -60,6 +66,11 @@ def span(event: "DpEvent", adjacency: str) -> float:
             return math.fsum(of(each, count) for each in part.events)
         if isinstance(part, dp.GaussianDpEvent):
             return 20 * moved * math.sqrt(count) / part.noise_multiplier if part.noise_multiplier else 0.0
+        if count > MOST_COMPOSED:
+            raise TooLargeError(
+                f"{count:,} releases are more than the PLD accountant composes in seconds, {MOST_COMPOSED:,}: give "
+                "accountant='rdp', or fewer steps"
+            )
         if isinstance(part, dp.PoissonSampledDpEvent) and isinstance(part.event, dp.LaplaceDpEvent):
             return of(part.event, count)
         if isinstance(part, dp.LaplaceDpEvent):
@@ -88,7 +99,7 @@ def _of_gaussian(shift: float, rate: float, count: int) -> float:
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
     from dp_accounting.rdp import RdpAccountant
 
-    highest = 10 * shift + shift**2 / 2
+    highest = 10 * shift + shift * shift / 2  # a power that overflows is an error, a product infinite
     one = highest + math.log(rate) if rate < 1 else 20 * shift
     one = max(one, 2 * rate * shift, 1e-2)
     if count == 1 or one > MOST_POINTS * COARSEST:
@@ -103,7 +114,7 @@ def _of_gaussian(shift: float, rate: float, count: int) -> float:
 def _of_pure(epsilon: float, count: int) -> float:
     """Of `count` mechanisms whose losses lie within ±ε."""
     orders = np.array(_ORDERS)
-    return _composed(2 * epsilon, count, orders, orders * epsilon**2 / 2 * count)
+    return _composed(2 * epsilon, count, orders, orders * epsilon * epsilon / 2 * count)
 
 
 def _composed(one: float, count: int, orders: np.ndarray, rdp: np.ndarray) -> float:

@@ -172,6 +172,17 @@ def test_the_accountants_answers(
         assert "not for this run" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_an_accountant_that_allows_no_step_leaves_the_answer_to_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["steps", "--epsilon", "1", "--noise-multiplier", "1"]
+    cli.main([*asked, "--json"])
+    answer = json.loads(capsys.readouterr().out)
+    assert 0 < answer["steps"]["rdp"] < answer["steps"]["pld"]
+    assert "doesn't allow one step" in answer["refused"]["classic"]
+    cli.main(asked)
+    assert "none within the budget" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", ["train", "predict", "compare", "epsilon", "noise", "steps", "batch-size"])
 def test_every_command_answers_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
