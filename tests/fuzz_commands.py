@@ -15,6 +15,7 @@ import json
 import math
 import os
 import random
+import shlex
 import shutil
 import sys
 import tempfile
@@ -67,43 +68,10 @@ HOSTILE = (
     "None",
     "1,2",
 )
-PATHS = (
-    *(
-        "run",
-        "run/config.json",
-        "table/train_features.csv",
-        "nowhere",
-        "no/such/file",
-        "/proc/x",
-        "empty",
-        "mine.txt",
-        ".",
-    ),
-    *(
-        "new",
-        "new.csv",
-        "new.npy",
-        "new.png",
-        "bad-config",
-        "no-config",
-        "old-config",
-        "damaged",
-        "bad-summary",
-        "/dev/null",
-    ),
-    *(
-        "p.npy",
-        "p.csv",
-        "labels.csv",
-        "text.csv",
-        "latin.csv",
-        "nul.csv",
-        "void.csv",
-        "objects.npy",
-        "several.npy",
-        "half.npy",
-    ),
-    *("ledger.json", "junk.json", "ünïcode", "table"),
+PATHS = shlex.split(
+    "run run/config.json table table/train_features.csv nowhere no/such/file /proc/x /dev/null . empty ünïcode "
+    "bad-config no-config old-config damaged bad-summary mine.txt ledger.json junk.json new new.csv new.npy new.png "
+    "p.npy p.csv labels.csv text.csv latin.csv nul.csv void.csv objects.npy several.npy half.npy"
 )
 GOOD: dict[str, tuple[str, ...]] = {  # by an option's name, where its type alone doesn't lead far
     "dataset": ("mnist", "mnist", "csv", "csv", "nosuch", "../mnist", "/"),
@@ -126,13 +94,13 @@ GOOD: dict[str, tuple[str, ...]] = {  # by an option's name, where its type alon
     "columns": ("columns.txt",),
     "hidden": ("8", "16 8", ""),
     "delta": ("1e-3", "1e-4", "1e-5", "1e-9"),
-    "epsilon": ("0.3", "1", "3", "8"),
-    "target_epsilon": ("0.3", "1", "3", "8"),
-    "noise_multiplier": ("0.7", "1", "1.3", "4", "20"),
+    "epsilon": ("0.01", "0.3", "1", "3", "8", "1000"),
+    "target_epsilon": ("0.3", "1", "3", "8", "1000"),
+    "noise_multiplier": ("0.4", "0.7", "1", "1.3", "4", "20", "1000"),
     "examples": ("60000", "1000"),
     "batch_size": ("64", "256", "1"),
     "truncated_batch_size": ("64", "2", "300"),
-    "steps": ("1", "20", "720"),
+    "steps": ("1", "20", "720", "1000000"),
     "epochs": ("1", "3"),
     "clip_norm": ("1", "0.1"),
     "lr": ("0.1", "1"),
@@ -212,7 +180,7 @@ def _words(rng: random.Random, name: str, hint: Any, hostile: bool) -> list[str]
     kinds = {kind for kind in (typing.get_args(hint) or (hint,)) if kind is not NoneType}
     if hostile:
         if name in OF_NOISE:
-            return [rng.choice(("0", "-1", "nan", "inf", "x"))]
+            return [rng.choice(("0", "-1", "nan", "inf", "x", "0.5", "0.1", "0.01", "1e-3", "1e-300", "1e6", "1e300"))]
         return [rng.choice(PATHS if Path in kinds and rng.random() < 0.8 else HOSTILE)]
     if name == "features" and hint is int:
         return [rng.choice(("3", "9"))]
@@ -242,31 +210,11 @@ def room() -> Iterator[Path]:
 
 def _furnish(here: Path) -> None:
     quietly(["lookalike", "table", "--rows", "60", "--features", "4", "--targets", "2", "--test-rows", "5"])
-    files = [
-        "--features",
-        "table/train_features.csv",
-        "--targets",
-        "table/train_targets_scored.csv",
-        "--bounds",
-        "-9",
-        "9",
-    ]
-    sizes = [
-        "--hidden",
-        "--epochs",
-        "2",
-        "--batch-size",
-        "16",
-        "--delta",
-        "1e-3",
-        "--noise-multiplier",
-        "1",
-        "--seed",
-        "1",
-    ]
-    quietly(["train", "--dataset", "csv", *files, *sizes, "--output", "run"])
+    table = shlex.split("--features table/train_features.csv --targets table/train_targets_scored.csv --bounds -9 9")
+    sizes = shlex.split("--hidden --epochs 2 --batch-size 16 --delta 1e-3 --noise-multiplier 1 --seed 1")
+    quietly(["train", "--dataset", "csv", *table, *sizes, "--output", "run"])
     with planning():
-        quietly(["train", "--dataset", "csv", *files, *sizes, "--output", "begun"])
+        quietly(["train", "--dataset", "csv", *table, *sizes, "--output", "begun"])
     for name in ("bad-config", "no-config", "old-config", "damaged", "bad-summary"):
         shutil.copytree("run", name)
     Path("no-config/config.json").unlink()
@@ -274,9 +222,8 @@ def _furnish(here: Path) -> None:
     config = json.loads(Path("run/config.json").read_text())
     Path("old-config/config.json").write_text(json.dumps(config | {"options": config["options"] | {"forgotten": 1}}))
     Path("bad-summary/summary.json").write_text('{"epsilon": 3}')
-    for file in Path("damaged/checkpoints").rglob("*"):
-        if file.is_file():
-            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    for file in [path for path in Path("damaged/model").rglob("*") if path.is_file()]:
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     votes = np.random.default_rng(0).integers(0, 2, (8, 30))
     np.save("p.npy", votes)
     np.savetxt("p.csv", votes, fmt="%d", delimiter=",")
@@ -285,23 +232,8 @@ def _furnish(here: Path) -> None:
     np.savez("several.npz", a=votes, b=votes)
     Path("several.npz").rename("several.npy")
     Path("half.npy").write_bytes(Path("p.npy").read_bytes()[:200])
-    quietly(
-        [
-            "pate",
-            "label",
-            "p.npy",
-            "--num-classes",
-            "2",
-            "--records",
-            "512",
-            "--delta",
-            "1e-3",
-            "--threshold",
-            "1",
-            "--output",
-            "votes",
-        ]
-    )
+    asked = shlex.split("--num-classes 2 --records 512 --delta 1e-3 --threshold 1 --output votes")
+    quietly(["pate", "label", "p.npy", *asked])
     shutil.copy("votes/labels.csv", "labels.csv")
     shutil.copy("run/statement.json", "ledger.json")
     Path("junk.json").write_text('{"entries": [3]}')

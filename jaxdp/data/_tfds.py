@@ -53,6 +53,8 @@ def load_tfds(name: str, data_dir: Path | None = None) -> Dataset:
 def _prepared_folder(name: str, root: Path) -> Path:
     """The folder of the newest prepared version."""
     base = root / name.replace(":", "/")
+    if any(not part.strip(".") for part in re.split("[/:]", name)):  # a path, which leads elsewhere
+        raise UsageError(f"dataset {name!r} is not a name in TFDS: give one such as mnist, name/config or name:1.2.3")
     found = sorted(base.glob("**/dataset_info.json"), key=lambda path: _version(path.parent.name))
     if not found:
         ready = sorted({path.relative_to(root).parts[0] for path in root.glob("*/**/dataset_info.json")}) or ["none"]

@@ -11,6 +11,7 @@ from .. import _checks
 from .._errors import UsageError
 
 _CHUNK = 2**15  # examples counted at a time: what is read of them stays in a processor's cache
+_MOST_COUNTS = 2**31 - 1
 
 
 def vote_counts(predictions: Any, num_classes: int) -> Int32[Array, "examples classes"]:
@@ -36,6 +37,11 @@ def vote_counts(predictions: Any, num_classes: int) -> Int32[Array, "examples cl
         raise UsageError(f"num_classes={num_classes} leaves nothing to vote on: give 2 or more")
     predictions = _checks.array("predictions", predictions, "give integers [teachers, examples]")
     understood = check_predictions(predictions)
+    if classes * predictions.shape[1] > _MOST_COUNTS:
+        raise UsageError(
+            f"num_classes={classes} of {predictions.shape[1]} examples are more counts than {_MOST_COUNTS:,}: give the number of "
+            "the task's classes, or fewer examples at a time"
+        )
     if predictions.dtype.itemsize > 4:  # which JAX would cut to 32 bits: what is out of range stays so
         predictions = np.clip(np.asarray(predictions), -1, np.iinfo(np.int32).max).astype(np.int32)
     counts, low, high = _count(predictions, classes)

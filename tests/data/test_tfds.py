@@ -61,6 +61,12 @@ def test_what_is_not_prepared_is_named_with_the_command_that_prepares_it(tfds_di
         data.load("cifar10", tfds_dir)
 
 
+@pytest.mark.parametrize("name", ["/", "../mnist", ".", "mnist/", "/etc"])
+def test_a_path_is_no_name(name: str, tfds_dir: Path) -> None:
+    with pytest.raises(jaxdp.UsageError, match="is not a name in TFDS"):
+        data.load(name, tfds_dir)
+
+
 def test_the_tfrecord_format_is_refused_with_the_command_that_prepares_another(tfds_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(tfds_dir, tmp_path / "tfds")
     info = tmp_path / "tfds" / "mnist" / "3.0.1" / "dataset_info.json"

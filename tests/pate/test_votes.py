@@ -52,6 +52,12 @@ def test_predictions_that_are_no_votes_are_refused(predictions: Any, message: st
         pate.vote_counts(predictions, 3)
 
 
+@pytest.mark.parametrize("num_classes", [10**20, 2**31])
+def test_more_classes_than_can_be_counted_are_refused(num_classes: int) -> None:
+    with pytest.raises(jaxdp.UsageError, match="are more counts than"):
+        pate.vote_counts(np.zeros((2, 3), int), num_classes)
+
+
 CONFIDENT = {"threshold": 60.0, "sigma_threshold": 20.0, "sigma_max": 10.0}
 
 
