@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from oracle import distance, norm_of
+from oracle import distance, norm_of, widened
 
 import jaxdp
 
@@ -440,7 +440,7 @@ def _check(case: Case) -> None:
         floats = [name for name, leaf in batch.items() if jnp.issubdtype(leaf.dtype, jnp.floating)]
         for name in floats[:1]:
             batch[name] = batch[name].at[0].set(case.bad)
-    gradients = _gradients(case, _widened(batch))
+    gradients = _gradients(case, widened(batch))
     norms = [norm_of(g) for g in gradients]
     finite = [n for n in norms if math.isfinite(n) and n > 0]
     clip_norm = min(max(float(np.quantile(finite, case.quantile)), 1e-20), 1e20) if finite else 1.0
@@ -484,12 +484,6 @@ def _gradients(case: Case, batch: Any) -> list[Any]:
         return [jax.tree.map(exact, one_gradient(case.program.params, row)) for row in rows]
     except (OverflowError, TypeError, ValueError) as error:
         raise NoLossError(str(error)) from error
-
-
-def _widened(batch: Any) -> Any:
-    """The same ids in 32 bits: of rows that a narrow type can't number, XLA drops the gradient in some programs."""
-    is_narrow = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.integer) and leaf.dtype.itemsize < 4
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.int32) if is_narrow(leaf) else leaf, batch)
 
 
 def _scaled(case: Case, gradient: Any, clip_norm: float) -> Any:

@@ -48,3 +48,9 @@ def norm_of(tree: Any) -> float:
 
 def distance(a: Any, b: Any) -> float:
     return norm_of(jax.tree.map(lambda x, y: np.asarray(x, np.float64) - np.asarray(y, np.float64), a, b))
+
+
+def widened(batch: Any) -> Any:
+    """The same ids in 32 bits: of rows that a narrow type can't number, XLA drops the gradient in some programs."""
+    is_narrow = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.integer) and leaf.dtype.itemsize < 4
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.int32) if is_narrow(leaf) else leaf, batch)

@@ -5,8 +5,8 @@ about \(10/\sigma + 1/(2\sigma^2)\), less where it is sampled; those of T releas
 of \(10^{-15}\), \(\min_\alpha \mathrm{RDP}_T(\alpha) + 35/(\alpha - 1)\) to either side. At σ = 0.01 these are \(10^8\) points
 and more, for hours and in tens of gigabytes. Where there would be more than `MOST_POINTS`, the intervals are made longer, up to
 `COARSEST`: losses are rounded so that ε stays an upper bound, and it is said to be coarse. Where that isn't enough, the
-accountant refuses; so it does where more than `MOST_COMPOSED` releases of a kind are composed: dp-accounting raises the number
-of points to that power, in whole numbers, to see whether a distribution is sparse.
+accountant refuses; so it does where more than `MOST_COMPOSED` releases of few points are composed: dp-accounting raises their
+number to that power, in whole numbers, to see whether the distribution stays sparse.
 """
 
 import math
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 3_000_000
 COARSEST = 1e-2
-MOST_COMPOSED = 2**20
+MOST_COMPOSED = 2**19
+_SPARSE = 0.1  # losses that reach less far than this are fewer than dp-accounting's thousand points, in steps of 1e-4
 _TAIL = math.log(2e15)
 _ORDERS = (1.1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10, 16, 32, 64)
 _TO_BUILD = 4  # the points of a sampled mechanism take so many times as long as those of a composition
@@ -36,7 +37,8 @@ def affordable_interval(event: "DpEvent", adjacency: str, interval: float) -> fl
     """The interval, or the least power of two times it with which a distribution takes at most `MOST_POINTS`.
 
     Raises:
-        TooLargeError: where that would be longer than `COARSEST`, or more than `MOST_COMPOSED` releases are composed.
+        TooLargeError: where that would be longer than `COARSEST`, or more than `MOST_COMPOSED` releases of few points are
+            composed.
     """
     size = span(event, adjacency)
     while size / interval > MOST_POINTS and interval < COARSEST:
@@ -53,7 +55,7 @@ def span(event: "DpEvent", adjacency: str) -> float:
     """About how far the losses of an event that is known to the PLD accountant reach, those to build as `_TO_BUILD` times.
 
     Raises:
-        TooLargeError: for more than `MOST_COMPOSED` releases that aren't of plain Gaussian noise.
+        TooLargeError: for more than `MOST_COMPOSED` releases of few points, unless they are of plain Gaussian noise.
     """
     from dp_accounting import dp_event as dp
 
@@ -66,7 +68,7 @@ def span(event: "DpEvent", adjacency: str) -> float:
             return math.fsum(of(each, count) for each in part.events)
         if isinstance(part, dp.GaussianDpEvent):
             return 20 * moved * math.sqrt(count) / part.noise_multiplier if part.noise_multiplier else 0.0
-        if count > MOST_COMPOSED:
+        if count > MOST_COMPOSED and _reach_of_one(part, moved) < _SPARSE:
             raise TooLargeError(
                 f"{count:,} releases are more than the PLD accountant composes in seconds, {MOST_COMPOSED:,}: give "
                 "accountant='rdp', or fewer steps"
@@ -92,6 +94,21 @@ def span(event: "DpEvent", adjacency: str) -> float:
         return 0.0
 
     return of(event, 1)
+
+
+def _reach_of_one(part: Any, moved: float) -> float:
+    """How far the losses of one release reach at least; 0 where that isn't known."""
+    from dp_accounting import dp_event as dp
+
+    if isinstance(part, dp.PoissonSampledDpEvent) and isinstance(part.event, dp.GaussianDpEvent):
+        sigma = part.event.noise_multiplier
+    elif isinstance(part, dp.TruncatedSubsampledGaussianDpEvent):
+        sigma = part.noise_multiplier
+    else:
+        return 0.0
+    shift = moved / sigma if sigma else math.inf
+    loss = 9.7 * shift + shift * shift / 2  # beyond is a mass of 1e-22, which dp-accounting leaves out
+    return math.inf if loss > 700 else math.log1p(part.sampling_probability * math.expm1(loss))
 
 
 def _of_gaussian(shift: float, rate: float, count: int) -> float:
