@@ -66,7 +66,7 @@ class _Sized(SampledOptions):
 @dataclass(frozen=True, kw_only=True)
 class _Timed(_Sized):
     epochs: int | None = None
-    """passes over the data, of round(examples / batch size) steps each; 15 by default"""
+    """passes over the data, of examples / batch size steps each, rounded (up with --sampling shuffle); 15 by default"""
     steps: int | None = None
     """number of steps, instead of epochs"""
     effects: ClassVar[tuple[Effect, ...]] = (_TRUNCATION, _LENGTH)
@@ -92,7 +92,7 @@ class NoiseOptions(_Timed):
 
 @dataclass(frozen=True, kw_only=True)
 class StepsOptions(_Sized):
-    """The most steps that a privacy budget allows, by RDP, by PLD and by the tutorials' classic conversion."""
+    """The most steps, up to 16,777,216, that a privacy budget allows, by RDP, by PLD and by the tutorials' classic conversion."""
 
     epsilon: float
     """the budget"""
@@ -187,7 +187,7 @@ def _run(options: Question, noise_multiplier: float, batch_size: int, steps: int
 def _print(options: Question, quantity: str, run: DPSGD, ask: Callable[[str], tuple[Any, DPSGD]]) -> None:
     """Ask every accountant that can account the run; show the answers, and the statement of the first one's run."""
     found, spent, refused = {}, {}, {}
-    for name in run.accountants:
+    for name in accounting.accountants_of(run.event_of(1), run.adjacency):  # of fewer steps than the run's, it may be
         try:
             found[name] = ask(name)
             spent[name] = found[name][1].spent(delta=options.delta, accountant=name)

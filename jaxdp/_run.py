@@ -196,8 +196,8 @@ class DPSGD:
 
     @property
     def accountants(self) -> tuple[str, ...]:
-        """The accountants that can account the run, of "rdp", "pld" and "classic"; the first is shown while it goes on."""
-        return accounting.accountants_of(self.event_of(1), self.adjacency)
+        """The accountants that can account the run in seconds, of "rdp", "pld" and "classic"; the first is shown as it goes."""
+        return accounting.accountants_of(self.event, self.adjacency)
 
     def within(
         self, *, epsilon: float, delta: float, accountant: str = "rdp", ledger: accounting.Ledger | None = None
@@ -278,8 +278,8 @@ class DPSGD:
             ε under `adjacency`.
 
         Raises:
-            UsageError: for a delta out of range, more steps than the run has, a run without noise, or an accountant that can't
-                account its sampling under its adjacency.
+            UsageError: for a delta out of range or below what the noise's end takes, more steps than the run has, a run without
+                noise, or an accountant that can't account its sampling under its adjacency, or not in seconds.
         """
         return self.spent(delta=delta, accountant=accountant, steps=steps).epsilon
 

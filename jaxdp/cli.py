@@ -1,7 +1,8 @@
 """The command line: `jaxdp train`, `pate`, `predict`, `compare`, `lookalike`; the accountant's `epsilon`, `noise`, `steps`,
 `batch-size`.
 
-What a user got wrong is told in one line and ends with exit code 2; anything else is a bug and shows its traceback.
+What a user got wrong, or a disk refused, is told in one line and ends with exit code 2, a signal with 128 and its number;
+anything else is a bug and shows its traceback.
 """
 
 import csv

@@ -8,7 +8,7 @@
 
 dp-accounting's PLD accountant doubles a Gaussian's sensitivity under replace-one; its RDP accountant does not (10.00 against
 4.73 for 100 releases at σ = 10), so that what goes to the RDP accountant here has its noise multiplier halved. RDP curves of
-other mechanisms under replace-one are refused, since nothing says for which sensitivity they were meant.
+other mechanisms but randomized responses under replace-one are refused, since nothing says for which sensitivity they were meant.
 """
 
 from typing import TYPE_CHECKING

@@ -205,7 +205,8 @@ def steps(
         adjacency: "add_or_remove_one", "replace_special" or "replace_one".
 
     Returns:
-        The number of steps; 0 where a single one is too many, 2^24 where there is practically no end.
+        The number of steps; 0 where a single one is too many, 2^24 where there is practically no end; by "pld" as many as RDP
+        allows, where PLD would take too long.
 
     Raises:
         UsageError: for values out of range.

@@ -69,7 +69,8 @@ def epsilon(
         ε, without a unit (natural logarithm of a likelihood ratio).
 
     Raises:
-        UsageError: for values out of range, and for replace-one by another accountant than "pld".
+        UsageError: for values out of range, noise too small for delta, what takes an accountant too long, and for replace-one by
+            another accountant than "pld".
 
     Example:
         >>> print(f"{epsilon(noise_multiplier=1.3, sample_rate=250 / 60_000, steps=3600, delta=1e-5):.5f}")
@@ -94,8 +95,8 @@ def event_epsilon(
         A `Spent`.
 
     Raises:
-        UsageError: for a delta out of range, an unknown name, or an event that this accountant can't compose, with the
-            names of those that can.
+        UsageError: for a delta out of range, noise too small for it, an unknown name, or an event that this accountant can't
+            compose, or not in seconds, with the names of those that can.
     """
     return epsilon_at_interval(event, delta, accountant, adjacency, PLD_INTERVAL)
 
@@ -116,7 +117,11 @@ def _spent(event: "DpEvent", delta: float, accountant: str, adjacency: str, inte
     prepared = prepared_for(accountant, event, adjacency)
     if prepared is None:
         able = accountants_of(event, adjacency)
-        fix = f"give accountant={' or '.join(map(repr, able))}" if able else "no accountant of dp-accounting can"
+        fix = (
+            f"give accountant={' or '.join(map(repr, able))}"
+            if able
+            else "no accountant of dp-accounting can in seconds"
+        )
         raise UsageError(
             f"the accountant {accountant!r} can't account {_short(event)} under adjacency={adjacency!r}: {fix}"
         )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 MOST_POINTS = 3_000_000
-COARSEST = 1e-2
+COARSEST = 1.28e-2
 MOST_COMPOSED = 2**19
 _SPARSE = 0.1  # losses that reach less far than this are fewer than dp-accounting's thousand points, in steps of 1e-4
 _TAIL = math.log(2e15)
@@ -46,7 +46,7 @@ def affordable_interval(event: "DpEvent", adjacency: str, interval: float) -> fl
     if size / interval > MOST_POINTS:
         raise TooLargeError(
             f"privacy losses spread over {size:.3g}, more than the PLD accountant's {MOST_POINTS:,} points can hold in steps of "
-            f"{COARSEST:g}: give accountant='rdp', or more noise or fewer steps"
+            f"{COARSEST:g}: take the RDP accountant where it knows this event, or more noise, or fewer steps"
         )
     return interval
 
@@ -70,8 +70,8 @@ def span(event: "DpEvent", adjacency: str) -> float:
             return 20 * moved * math.sqrt(count) / part.noise_multiplier if part.noise_multiplier else 0.0
         if count > MOST_COMPOSED and _reach_of_one(part, moved) < _SPARSE:
             raise TooLargeError(
-                f"{count:,} releases are more than the PLD accountant composes in seconds, {MOST_COMPOSED:,}: give "
-                "accountant='rdp', or fewer steps"
+                f"{count:,} releases are more than the PLD accountant composes in seconds, {MOST_COMPOSED:,}: take the RDP "
+                "accountant where it knows this event, or fewer steps"
             )
         if isinstance(part, dp.PoissonSampledDpEvent) and isinstance(part.event, dp.LaplaceDpEvent):
             return of(part.event, count)

@@ -62,6 +62,7 @@ class Total:
         """How the total came about."""
         named = [
             f"({rounded_up(spent.epsilon)}, {spent.delta:.3g}) by {spent.accountant.upper()} for {'; '.join(labels)}"
+            + ("" if spent.interval is None else f" (an upper bound, in coarse steps of {spent.interval:g})")
             for spent, labels in self.parts
         ]
         if len(named) < 2:
@@ -216,12 +217,13 @@ class Ledger:
                 return None
             interval = affordable_interval(prepared[1], self.adjacency, PLD_INTERVAL) if name == "pld" else PLD_INTERVAL
             composed = composed_by(name, event, self.adjacency, interval)
-            parts.append((name, event, composed, tuple(entry.label for entry in entries)))
+            coarse = interval if interval > PLD_INTERVAL else None
+            parts.append((name, event, composed, coarse, tuple(entry.label for entry in entries)))
         candidates = []
         for share in _SHARES:
             spent = [
-                spent_by(composed, name, event, part * delta, self.adjacency)
-                for (name, event, composed, _), part in zip(parts, (share, 1 - share), strict=True)
+                replace(spent_by(composed, name, event, part * delta, self.adjacency), interval=coarse)
+                for (name, event, composed, coarse, _), part in zip(parts, (share, 1 - share), strict=True)
             ]
             candidates.append((sum(each.epsilon for each in spent), spent))
         epsilon, spent = min(candidates, key=lambda each: each[0])

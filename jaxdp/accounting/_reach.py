@@ -1,11 +1,12 @@
 r"""What it adds to delta that drawn noise has an end, where the law that the accountants know has none.
 
-A step releases \(y = s + \sigma Z\), in units of the sensitivity; a neighbour's record moves s by v, \(\lVert v \rVert_2 \le 1\).
-Each coordinate of Z is one of a pair of normals, drawn as a point of the plane and kept within R of the origin
-(`LARGEST_NORMAL`). Publishing both of a pair would only tell more. The drawn laws are the true ones on the outputs within R of
-both s and s + v, but for a constant: what lies beyond R is shared out, which raises δ by a factor of \(1 + d T 2^{-60}\) for d
-coordinates and T steps. What remains are outputs that one neighbour alone can produce: of points less than R from the origin
-that lie further when moved by \(t_i = |v_i| / \sigma\). A pair's norm is a Rayleigh variable: their probability is at most
+A step releases \(y = s + \sigma Z\), in units of the sensitivity; a neighbour's record moves s by v, \(\lVert v \rVert_2 \le
+1\). Each coordinate of Z is one of a pair of normals, drawn as a point of the plane that follows its law within R of the origin
+(`LARGEST_NORMAL`), and counts here as if it ended there. Publishing both of a pair would only tell more. The drawn laws are the
+true ones on the outputs within R of both s and s + v, but for a constant: what lies beyond R is shared out, which raises δ by a
+factor of \(1 + d T 2^{-60}\) for d coordinates and T steps. What remains are outputs that one neighbour alone can produce: of
+points less than R from the origin that lie further when moved by \(t_i = |v_i| / \sigma\). A pair's norm is a Rayleigh
+variable: their probability is at most
 
 \[ \sum_i F(t_i), \qquad F(t) = \Pr[R - t < \lVert (Z, Z') \rVert \le R] = e^{-(R - t)^2 / 2} - e^{-R^2 / 2}. \]
 
@@ -22,10 +23,10 @@ of the two normal densities. Where \(\Pr \ge e^\varepsilon \Pr'\), what is missi
 
 \[ \delta_{\text{drawn}} \le \delta \, (1 + d T 2^{-60}) + T \min\bigl(1, \tfrac{q}{1-q}\bigr)\, b. \]
 
-The discrete Gaussian of `jaxdp.mechanisms` has terms of one dimension that end at 8.8 standard deviations, which loses less:
-\(\bar\Phi(8.8 - t) < e^{-(9.12 - t)^2/2}\). Laplace noise ends at R' of its scales (`LARGEST_LAPLACE`); its
-\(F(t) = \tfrac12 (e^{-(R' - t)} - e^{-R'})\) is convex, so one coordinate with all of the L1 sensitivity shows most, whatever d.
-That normals are of 64 bits, and float32, is another matter (see `jaxdp.noise._gaussian`).
+The discrete Gaussian of `jaxdp.mechanisms` has terms of one dimension that reach 8.8 standard deviations at least, which loses
+less: \(\bar\Phi(8.8 - t) < e^{-(9.12 - t)^2/2}\). Laplace noise follows its law up to R' of its scales (`LARGEST_LAPLACE`); its
+\(F(t) = \tfrac12 (e^{-(R' - t)} - e^{-R'})\) is convex, so one coordinate with all of the L1 sensitivity shows most, whatever
+d. That normals are of 64 bits, and float32, is another matter (see `jaxdp.noise._gaussian`).
 """
 
 import math
@@ -55,7 +56,7 @@ def delta_left(event: "DpEvent", delta: float, adjacency: str) -> float:
     missing = missing_mass(event, adjacency) + delta * _over_run(event, lambda _: MOST_VALUES * 2.0**-60, lambda _: 1.0)
     if missing > delta / 2:
         raise BeyondReachError(
-            f"delta={delta:g} can't be kept: noise is drawn up to {LARGEST_NORMAL:.2f} standard deviations (Laplace noise up to "
+            f"delta={delta:g} can't be kept: noise follows its law to {LARGEST_NORMAL:.2f} standard deviations (Laplace noise to "
             f"{LARGEST_LAPLACE:.1f} scales), and outputs beyond, which one neighbour alone can produce, may have a probability "
             f"of {min(missing, 1):.2g} over the run: give a larger noise_multiplier (0.5 is enough for most), fewer steps, or a "
             "larger delta"

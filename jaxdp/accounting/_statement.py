@@ -73,7 +73,7 @@ def _guarantee(run: "DPSGD", delta: float, made: int) -> str:
     if "rdp" in spent:
         return (
             f"This training satisfies {_pair(spent['rdp'])}-differential privacy by the RDP accountant of Google's dp-accounting "
-            f"(optimal order {spent['rdp'].order:g}). So large a loss has no figure by its PLD accountant."
+            f"(optimal order {spent['rdp'].order:g}). Its PLD accountant would take too long for this run."
         )
     return (
         f"This training satisfies {_pair(spent['pld'])}-differential privacy by the PLD accountant of Google's dp-accounting. "

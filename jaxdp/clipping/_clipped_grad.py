@@ -234,7 +234,7 @@ def clipped_grad(
     Returns:
         A `ClippedGrad`: `grad_fn(params, batch, *shared, mask=None, rng=None, rule_state=None) -> ClippedGrads`, where
         `batch` is a pytree with a leading axis [B] on every leaf, inputs and labels together: `(X, Y)`. `shared` goes to every
-        example as it is, such as frozen weights or a step number; in it, what has an axis of length B is wrapped in
+        example as it is, such as frozen weights or a step number; in it, what has an axis of length B, two or more, is wrapped in
         `jaxdp.Shared`, and what is no array, such as a number, a string or a function, is never traced. `mask` is bool [B] and
         False for padding, which contributes exactly zero, and from `rng` each example's loss gets a key of its own as `rng=`.
 

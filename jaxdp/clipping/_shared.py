@@ -1,8 +1,8 @@
 """What every example's loss gets beside its own row, and how it is told apart from labels that were meant to be rows.
 
 Other libraries take a batch as several arguments, `f(params, X, Y)`. Here Y would go to every example whole: one label
-would reach all of them, and no clip norm would bound what it moves. Whatever has an axis of the batch's size is therefore
-refused, unless it is said to be shared.
+would reach all of them, and no clip norm would bound what it moves. Whatever has an axis of the batch's size, from two on, is
+therefore refused, unless it is said to be shared.
 """
 
 from collections.abc import Mapping

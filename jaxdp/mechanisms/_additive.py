@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class Laplace:
     r"""Values plus Laplace noise: \(\Pr[\text{out}] \le e^\varepsilon \Pr'[\text{out}]\) for neighbouring data sets.
 
-    The noise is added on a grid (see `jaxdp.mechanisms._grid`); its scale covers the rounding to it. Values are clamped to ±2^50
-    steps of the grid.
+    That is but for what lies beyond 44 scales, where draws end and which `jaxdp.accounting` takes from delta. The noise is added
+    on a grid (see `jaxdp.mechanisms._grid`); its scale covers the rounding to it. Values are clamped to ±2^50 steps of the grid.
 
     Args:
         epsilon: ε of one release, from 1e-4 to 40.
@@ -123,7 +123,7 @@ class Gaussian:
     r"""Values plus Gaussian noise of standard deviation σ = noise multiplier · Δ.
 
     The noise is a discrete Gaussian on a grid (see `jaxdp.mechanisms._discrete_gaussian`), and σ covers the values' rounding to
-    it. Draws end at 8.8 σ, beyond which 10⁻¹⁸ of a true Gaussian lie; `jaxdp.accounting` takes
+    it. Draws reach 8.8 σ at least, beyond which 10⁻¹⁸ of a true Gaussian lie; `jaxdp.accounting` takes
     what that costs from delta. Values are clamped to ±2^50 steps of the grid.
 
     Args:

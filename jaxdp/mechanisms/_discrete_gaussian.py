@@ -25,7 +25,7 @@ from ..noise._threefry import index_bits
 
 MOST_STEPS = 2**26  # in a standard deviation, so that draws are int32
 MARGIN = 1e-6  # by which σ is larger than the accounted one
-_REACH = 9.3  # standard deviations at which each term ends: 10^-20 lie beyond
+_REACH = 9.3  # standard deviations at which the table of a term ends; its entries below 2^-65 are 0, from 8.9 on
 _CELLS = 2048  # of a table
 _CELL = 2**53  # its units of probability, of which there are 2^64 in all
 _LARGEST_BASE = 64

@@ -95,7 +95,8 @@ class Report:
     def epsilon_by_query(self) -> Float64[np.ndarray, " queries"]:
         """The data-dependent ε after each query, [queries]. Private."""
         totals = np.cumsum(self.rdp, axis=0)
-        return np.array([convert(self.orders, total, self.delta, self.conversion).epsilon for total in totals])
+        left = delta_left(self.event, self.delta, "replace_special")
+        return np.array([convert(self.orders, total, left, self.conversion).epsilon for total in totals])
 
     @property
     def cost_by_query(self) -> Float64[np.ndarray, " queries"]:

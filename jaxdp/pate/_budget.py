@@ -12,6 +12,7 @@ from jaxtyping import Bool
 
 from .. import _checks
 from .._errors import UsageError
+from ..accounting._reach import delta_left
 from ._analysis import convert, event_of, usual_orders
 from ._mechanisms import ConfidentNoisyMax, InteractiveNoisyMax, Mechanism, check_mechanism
 
@@ -37,7 +38,7 @@ def within_budget(
         From 0 to the number of queries; what comes after must be thrown away unseen.
 
     Raises:
-        UsageError: for a budget that doesn't pay for one answer, and numbers out of range.
+        UsageError: for a budget that doesn't pay for one answer, noise too small for delta, and numbers out of range.
 
     Example:
         >>> import numpy as np, jaxdp
@@ -62,7 +63,10 @@ def within_budget(
     if epsilon is not None:
         _checks.positive("epsilon", epsilon, "give a privacy budget such as 2.0")
         _checks.delta(delta)
-        room, of_check, of_answer = _at_best_order(mechanism, epsilon, delta)
+        most = event_of(
+            mechanism, asked=len(flags), answered=len(flags)
+        )  # of which the noise's end takes most of delta
+        room, of_check, of_answer = _at_best_order(mechanism, epsilon, delta_left(most, delta, "replace_special"))
         asked = np.arange(len(flags)) + 1
         allowed &= asked * of_check + (before + 1) * of_answer <= room
         if not allowed[:1].all():

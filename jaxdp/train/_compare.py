@@ -52,8 +52,10 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
                 accountant = summary.get("accountant")
                 epsilon = float(summary["epsilon"][accountant]) if accountant else None
                 shown: dict[str, Any] = {name: summary.get(name) for name in _SHOWN}
-                for name in ("test_accuracy", "seconds", *(("delta",) if accountant else ())):
+                for name in ("test_accuracy", *(("delta",) if accountant else ())):
                     shown[name] = float(shown[name])
+                if shown["seconds"] is not None:  # which stays in private/
+                    shown["seconds"] = float(shown["seconds"])
             runs.append({"name": path.resolve().name, "epsilon": epsilon, "accountant": accountant, **shown})
     return sorted(runs, key=lambda run: -run["test_accuracy"])
 
@@ -72,6 +74,6 @@ def comparison_table(runs: list[dict[str, Any]]) -> Table:
             f"{run['delta']:g}" if private else "",
             *("" if run[name] is None else f"{run[name]:.4g}" for name in ("noise_multiplier", "clip_norm")),
             *("" if run[name] is None else f"{run[name]}" for name in ("batch_size", "epochs")),
-            f"{run['seconds']:.0f} s",
+            "" if run["seconds"] is None else f"{run['seconds']:.0f} s",
         )
     return table

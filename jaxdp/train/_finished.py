@@ -25,11 +25,12 @@ class FinishedRun:
     Attributes:
         path: the folder.
         options: the options as given, as plain values.
-        summary: the results (the content of private/summary.json); None while the run is unfinished.
+        summary: the results (of private/summary.json, or what is published of them where that can't be read); None while the
+            run is unfinished.
         statement: the privacy statement; None for a run without privacy, or unfinished.
         params: the model's parameters.
         step: after how many steps they are.
-        metrics: one dict an epoch.
+        metrics: one dict an epoch; none where private/ can't be read.
         input_shape: height, width and channels of the images the model takes, or the number of a table's features.
         encoding: how a table's features are encoded; None for images.
         id_name: what a table's first column is called; None for images.

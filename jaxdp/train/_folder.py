@@ -5,7 +5,8 @@ config.json      options, plan, versions, the nonce that names the run's noise
 statement.txt    the privacy of the run in plain English; statement.json for programs, with the ledger
 epsilon.png      epsilon against steps, by each accountant
 model/           the final model, without keys
-summary.json     what is covered by epsilon, or public, of the results; written last: with it the run is finished
+summary.json     what is covered by epsilon, or public, of the results, and with --patience when the run ended; written last:
+                 with it the run is finished
 
 What epsilon doesn't cover, in private/, which nobody else may read (mode 700):
 run.json         the seed if one was given; while the run is under way, a secret and the data's fingerprint under it

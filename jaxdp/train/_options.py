@@ -114,9 +114,11 @@ class TrainOptions:
     patience: int | None = None
     """stop after this many epochs without a better loss on --holdout or the fold; costs no privacy of the training examples"""
     epochs: int | None = None
-    """passes over the data, of round(examples / batch size) steps each; by default that of the recipe"""
+    """passes over the data, of examples / batch size steps each, rounded (up with --sampling shuffle); by default that of the
+    recipe"""
     batch_size: int | None = None
-    """examples a step: the expected number with --dp, the exact one with --no-dp; by default that of the recipe"""
+    """examples a step: the expected number with --dp, the exact one with --no-dp or --sampling shuffle; by default that of the
+    recipe"""
     dp: bool = True
     """train with differential privacy"""
     clip_norm: Annotated[float | None, tyro.conf.arg(aliases=["--l2-norm-clip"])] = None
@@ -139,8 +141,8 @@ class TrainOptions:
     accountant: Literal["rdp", "pld"] | None = None
     """by which accountant --target-epsilon is meant and epsilon shown; rdp by default, and pld where rdp can't account the run"""
     ledger: Path | None = None
-    """JSON of what has been spent on the same data before: the statement.json of an earlier run, or a ledger of jaxdp.accounting;
-    --target-epsilon is then for all of it together"""
+    """JSON of what has been spent on the same data before, under the same adjacency: the statement.json of an earlier run, or a
+    ledger of jaxdp.accounting; --target-epsilon is then for all of it together"""
     microbatch_size: int | None = None
     """examples processed at once: bounds memory, changes speed only; by default what suits the device"""
     seed: int | None = None

@@ -93,7 +93,8 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         spent = summary["epsilon"]
         if "rdp" in spent:
             yield "ε (RDP)", f"{spent['rdp']:.5f} at δ = {summary['delta']:g}, order {summary['order']:g}"
-        yield "ε (PLD)", f"{spent['pld']:.5f} at δ = {summary['delta']:g}"
+        if "pld" in spent:
+            yield "ε (PLD)", f"{spent['pld']:.5f} at δ = {summary['delta']:g}"
         if summary["total_epsilon"] > min(spent.values()):
             yield "ε with the ledger", f"{summary['total_epsilon']:.5f} at δ = {summary['delta']:g}"
         yield "noise multiplier", f"{summary['noise_multiplier']:.5f}"

@@ -36,7 +36,7 @@ from ._recipe import Plan, cut_nearly_always, settle
 from ._report import ProgressDisplay, progress_display, status_line, summary_table
 from ._tables import table_problem
 
-_PUBLISHED = (  # of a summary: what follows from the plan and the ledger
+_PUBLISHED = (  # of a summary: what follows from the plan and the ledger, and with --patience when the run ended
     "dataset", "model", "epsilon", "accountant", "delta", "order", "total_epsilon", "noise_multiplier", "clip_norm", "sampling",
     "adjacency", "batch_size", "steps", "epochs", "device",
 )  # fmt: skip
@@ -58,7 +58,7 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
 
     Raises:
         UsageError: for anything in the options, the data or the folder that makes the run impossible or its epsilon
-            untrue, before anything is compiled.
+            untrue; before anything is compiled, but for a clipped gradient that isn't what differentiation says.
     """
     options.check()
     console = console or Console()
@@ -348,9 +348,9 @@ def _problem(options: TrainOptions, spent_before: Ledger) -> Problem:
 def _early_stopping(patience: int, made: int, asked: int) -> str:
     """What a statement says of it."""
     return (
-        f"The run ended after {made} of {asked} steps, or would have ended, when the loss on examples held back had not improved "
-        f"for {patience} epochs. Epsilon is that of all {asked} steps, since when it ended depended on what was seen. The "
-        "examples held back are not among those it protects: they chose the end."
+        f"{made} of these {asked} steps were made: the run ended when the loss on examples held back had not improved for "
+        f"{patience} epochs, or would have. Epsilon is that of all {asked} steps, since when it ended depended on what was seen. "
+        "The examples held back are not among those it protects: they chose the end."
     )
 
 

@@ -43,10 +43,11 @@ def privatize(
     transform mixes or keeps gradients before this one publishes what it kept: `privatize` comes first. Around
     `optax.MultiSteps`, accumulate the sums and let `privatize` see their total once.
 
-    The noise of an update follows from the key and the number of updates before it, and hides one sum only. A second `init` from
-    the same key, or a state that was copied and updated with two sums, draws the same noise again, and whoever sees both outputs
-    has their difference without any: give each run a key of its own, and go on from a state once. That can't be seen here (a
-    template or a resumed run begins with `init`, too); `jax.vmap` and `jax.shard_map` over sums with one key are refused.
+    The noise of an update follows from the key and the number of updates before it, and hides one sum only. A second `init`
+    from the same key, or a state that was copied and updated with two sums, draws the same noise again, and whoever sees both
+    outputs has their difference without any: give each run a key of its own, and go on from a state once. That can't be seen
+    here (a template or a resumed run begins with `init`, too); `jax.vmap` over sums with one key is refused, and
+    `jax.shard_map` with `check_vma`.
 
     Args:
         noise_multiplier: σ, standard deviation of the noise in units of the sensitivity; 0 or above.

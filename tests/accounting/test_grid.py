@@ -26,7 +26,7 @@ def test_no_distribution_has_more_points_than_there_may_be(sigma: float) -> None
             event = poisson_event(noise_multiplier=sigma, sample_rate=rate, steps=steps)
             least = span(event, ADDED) / MOST_POINTS
             if least > 2 * COARSEST:
-                with pytest.raises(TooLargeError, match="give accountant='rdp'"):
+                with pytest.raises(TooLargeError, match="take the RDP accountant"):
                     affordable_interval(event, ADDED, _POINT)
             elif least <= COARSEST:
                 assert least <= affordable_interval(event, ADDED, _POINT) <= max(_POINT, 2 * least)
@@ -66,6 +66,8 @@ def test_a_coarse_figure_is_an_upper_bound_and_says_so(monkeypatch: pytest.Monke
         adjacency="replace_special",
     )
     assert "an upper bound, in coarse steps of" in run.statement(delta=1e-5)
+    total = Ledger(adjacency="replace_special").add(run.event, "this run").total(delta=1e-5, accountant="pld")
+    assert "an upper bound, in coarse steps of" in total.in_words()
 
 
 def test_what_is_too_much_to_compute_is_left_to_the_accountant_that_has_a_formula() -> None:

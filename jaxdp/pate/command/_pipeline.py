@@ -2,8 +2,8 @@
 
 What each stage leaves is what the next one needs: private/predictions.npy, whose rows fill up teacher by teacher; labels.csv;
 the student's checkpoints, in private/ too; summary.json. The keys lie in private/keys.json until the labels are written; then
-those of the teachers and of the noise are erased, nothing remains with which the noise could be subtracted, and the statement
-says so.
+those of the teachers and of the noise are erased, nothing but a seed, if one was given, remains with which the noise could be
+subtracted, and the statement says so.
 """
 
 import importlib.metadata
@@ -79,7 +79,7 @@ def run_pate(options: PateOptions, console: Console | None = None) -> FinishedRu
 
     Raises:
         UsageError: for anything in the options, the data or the folder that makes the run impossible or its epsilon
-            untrue, before anything is compiled.
+            untrue: before anything is compiled, but where no answer can be had.
     """
     options.check()
     device = use_device(options.device)

@@ -1,8 +1,9 @@
 """From predictions to labels: votes, noise, the budget's end, and what all of it cost; and the files that hold it.
 
 What may be seen by others lies in the folder itself: labels.csv, statement.txt, statement.json (with the ledger). What tells
-more of the private data than was paid for lies in private/: the predictions, the votes, the data-dependent epsilon; and the
-sanitised one, since the ledger pays for the labels alone: whoever publishes it claims it for labels and figure together.
+more of the private data than was paid for lies in private/: the votes, the data-dependent epsilon, the predictions where
+`jaxdp pate` trained the teachers; and the sanitised one, since the ledger pays for the labels alone: whoever publishes it
+claims it for labels and figure together.
 """
 
 from collections.abc import Callable
@@ -183,9 +184,9 @@ def statement(report: Report, records: int) -> str:
             f"Mechanism: {_in_words(report)}",
             "Protected: the labels, which queries were answered, the student, and whatever else is computed from them and from "
             "public data.",
-            "Not protected: the teachers, their predictions, the votes, epsilons by the votes (all in the folder "
-            f"{PRIVATE}/); accuracies of teachers; choices of hyper-parameters made by looking at the private data; the random "
-            "keys. JAX's random generators are not cryptographic, and floating-point noise is discrete.",
+            "Not protected: the teachers, their predictions, the votes, epsilons by the votes (what is kept of them is in "
+            f"the folder {PRIVATE}/); accuracies of teachers; choices of hyper-parameters made by looking at the private data; "
+            "the random keys. JAX's random generators are not cryptographic, and floating-point noise is discrete.",
         ]
     )
 
