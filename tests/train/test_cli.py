@@ -64,6 +64,18 @@ def test_the_printed_epsilon_is_that_of_the_run_that_happened(small: tuple[Path,
     assert "was seeded (--seed)" in (folder / "statement.txt").read_text()
 
 
+def test_what_is_published_is_compared_without_the_rest(
+    small: tuple[Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(small[0], tmp_path / "published", ignore=shutil.ignore_patterns("private"))
+    cli.main(["compare", str(tmp_path), "--json", "--output", str(tmp_path / "compared.png")])
+    (compared,) = json.loads(capsys.readouterr().out)
+    assert compared["name"] == "published"
+    assert compared["seconds"] is None
+    cli.main(["compare", str(tmp_path), "--output", str(tmp_path / "again.png")])
+    assert "published" in capsys.readouterr().out
+
+
 def test_a_finished_model_comes_back(small: tuple[Path, list[str]], tfds_dir: Path) -> None:
     run = jaxdp.load_run(small[0])
     test = data.load("mnist", tfds_dir)
