@@ -78,7 +78,7 @@ def test_replacing_moves_twice_as_far_and_sampling_shows_as_often_as_it_draws() 
 
 def test_laplace_noise_has_an_end_too() -> None:
     assert event_epsilon(dp.LaplaceDpEvent(1 / 10), delta=1e-5).epsilon > 0
-    with pytest.raises(UsageError, match="Laplace noise up to"):
+    with pytest.raises(UsageError, match="Laplace noise to 41.6 scales"):
         event_epsilon(dp.LaplaceDpEvent(1 / 40), delta=1e-5)
 
 
@@ -104,5 +104,5 @@ def test_votes_under_noise_whose_end_shows_are_refused() -> None:
     votes = np.array([[90, 10], [20, 80]])
     with pytest.raises(UsageError, match="give a larger noise_multiplier"):
         pate.analyze(votes, pate.GaussianNoisyMax(sigma=0.2))
-    with pytest.raises(UsageError, match="Laplace noise up to"):
+    with pytest.raises(UsageError, match="Laplace noise to 41.6 scales"):
         pate.perform_analysis(np.zeros((100, 5), int), noise_eps=40.0, num_classes=10)
