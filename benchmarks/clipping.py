@@ -30,7 +30,7 @@ from rich.table import Table
 from workloads import WORKLOADS, Workload
 
 import jaxdp
-from jaxdp.clipping._convolutions import with_ordered_convolutions
+from jaxdp.jaxprs._convolutions import with_ordered_convolutions
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

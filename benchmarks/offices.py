@@ -32,8 +32,8 @@ from rich.table import Table
 
 import jaxdp
 from jaxdp import pate
-from jaxdp._pictures import new_figure, save_figure
 from jaxdp.models import distorted
+from jaxdp.runs._pictures import new_figure, save_figure
 
 TEACHERS, SHARD, BATCH_SIZE = 49, 1200, 32
 PUBLIC = 9000

@@ -38,7 +38,7 @@ from rich.progress import track
 from rich.table import Table
 
 import jaxdp
-from jaxdp._pictures import new_figure, save_figure
+from jaxdp.runs._pictures import new_figure, save_figure
 
 Name = Literal["devices", "batch", "parameters", "teachers"]
 Row = dict[str, Any]

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 import jaxdp
-from jaxdp.train._plain_step import PlainStep
-from jaxdp.train._problem import classifier
+from jaxdp.commands.train._plain_step import PlainStep
+from jaxdp.models import classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def main(options: Options) -> None:
 
 
 def _plain(options: Options, arrays: Any) -> Variant:
-    model = classifier(options.model, "tanh", 10, (28, 28, 1))
+    model = classifier(options.model, activation="tanh", num_classes=10, input_shape=(28, 28, 1))
     step = PlainStep(model.loss, optax.sgd(0.1, momentum=0.9), batch_size=options.batch_size, steps_per_epoch=100)
     return _variant("plain", step, model, arrays, options.steps, together=False)
 
@@ -79,7 +79,7 @@ def _plain(options: Options, arrays: Any) -> Variant:
 def _private(
     options: Options, arrays: Any, microbatch_size: int | None, *, method: str = "auto", together: bool = False
 ) -> Variant:
-    model = classifier(options.model, "tanh", 10, (28, 28, 1))
+    model = classifier(options.model, activation="tanh", num_classes=10, input_shape=(28, 28, 1))
     run = jaxdp.DPSGD(
         num_examples=60_000,
         expected_batch_size=options.batch_size,

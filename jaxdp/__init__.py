@@ -12,7 +12,7 @@ the accountant assumes, and an epsilon that is true of the run come out.
 """
 
 from . import (
-    _interrupts as _interrupts,  # before all that takes seconds to import
+    _interrupts as _interrupts,
     accounting as accounting,
     clipping as clipping,
     data as data,
@@ -20,23 +20,31 @@ from . import (
     pate as pate,
 )
 from ._errors import UsageError as UsageError
-from ._memory import StepMemory as StepMemory, largest_microbatch as largest_microbatch, step_memory as step_memory
-from ._run import DPSGD as DPSGD
-from ._step import PrivateStep as PrivateStep, StepMetrics as StepMetrics, TrainState as TrainState
-from ._validate import Obstacle as Obstacle, Validation as Validation, validate as validate
 from .clipping import (
     ClippedGrads as ClippedGrads,
     Shared as Shared,
     clipped_grad as clipped_grad,
     per_example_grads as per_example_grads,
 )
+from .dpsgd import (
+    DPSGD as DPSGD,
+    Obstacle as Obstacle,
+    PrivateStep as PrivateStep,
+    StepMemory as StepMemory,
+    StepMetrics as StepMetrics,
+    TrainState as TrainState,
+    Validation as Validation,
+    largest_microbatch as largest_microbatch,
+    step_memory as step_memory,
+    validate as validate,
+)
 from .noise import key_from_entropy as key_from_entropy
+from .runs import load_run as load_run
 from .sampling import (
     PoissonSampler as PoissonSampler,
     ShuffledSampler as ShuffledSampler,
     TruncatedPoissonSampler as TruncatedPoissonSampler,
 )
-from .train import load_run as load_run
 from .transforms import (
     PrivatizeState as PrivatizeState,
     clip_and_privatize as clip_and_privatize,

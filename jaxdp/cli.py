@@ -5,86 +5,26 @@ What a user got wrong, or a disk refused, is told in one line and ends with exit
 anything else is a bug and shows its traceback.
 """
 
-import csv
 import dataclasses
-import json
 import os
 import sys
-import zipfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-import numpy as np
 import tyro
-from rich.console import Console
 
-from ._effects import Effect, check_effects
 from ._errors import UsageError
 from ._interrupts import farewell, listening
-from ._options import Options, from_dict
-from ._outputs import check_output, written
-from ._questions import BatchSizeOptions, EpsilonOptions, NoiseOptions, StepsOptions, answer
-from ._terminal import every_terminal
-from .data import write_lookalike
-from .pate.command import AnalyzeOptions, LabelOptions, PateOptions, analyze_file, label, run_pate
-from .train import FinishedRun, TrainOptions, load_run, train, train_folds
-from .train._compare import comparison_table, finished_runs
-from .train._folder import RunFolder, as_written
-from .train._plots import plot_comparison
-
-_OVERWRITING = Effect(("overwrite",), lambda job: job.output is not None, lambda _: "without --output FILE")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictOptions:
-    """Predict with a model that `jaxdp train` trained."""
-
-    run: tyro.conf.Positional[Path]
-    """the run's folder"""
-    data: str = "test"
-    """images: a .npy file, uint8 [n, height, width] or [n, height, width, channels]; or test, the run's own test set. For a model
-    of tables, a CSV file of features with the columns that it was trained on"""
-    output: Path | None = None
-    """where to write: .csv with a line an image (index, label, probability) or, for tables, an id and all targets' probabilities;
-    or .npy with all probabilities [n, classes]; the .csv lines to standard output if not given"""
-    overwrite: bool = False
-    """replace the file of --output where there is one"""
-    effects: ClassVar[tuple[Effect, ...]] = (_OVERWRITING,)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LookalikeOptions:
-    """Write CSV files in the shape of the drug-response competition's, to try `jaxdp train --dataset csv` with."""
-
-    folder: tyro.conf.Positional[Path]
-    """where to write them"""
-    rows: int = 23_814
-    """of the training files"""
-    features: int = 872
-    """numeric columns, beside three that are coded"""
-    targets: int = 206
-    """columns of targets"""
-    test_rows: int = 1000
-    """of the test files"""
-    seed: int = 0
-    """of the law that they are drawn from, and of the draws"""
-    overwrite: bool = False
-    """replace files of the same names"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareOptions:
-    """Accuracy against epsilon of finished runs: a table, and a plot."""
-
-    folders: tyro.conf.Positional[tuple[Path, ...]]
-    """folders of runs, or folders that hold several"""
-    output: Path = Path("compare.png")
-    """where to draw accuracy against epsilon, a .png"""
-    overwrite: bool = False
-    """replace the file of --output where there is one"""
-    json: bool = False
-    """print JSON"""
+from .commands._accounting import BatchSizeOptions, EpsilonOptions, NoiseOptions, StepsOptions, answer
+from .commands._compare import CompareOptions, compare
+from .commands._effects import check_effects
+from .commands._lookalike import LookalikeOptions, lookalike
+from .commands._options import Options, from_dict
+from .commands._predict import PredictOptions, predict
+from .commands._terminal import every_terminal
+from .commands.pate import AnalyzeOptions, LabelOptions, PateOptions, analyze_file, label, run_pate
+from .commands.train import TrainOptions, train, train_folds
+from .runs import RunFolder, as_written
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -109,7 +49,7 @@ def _main(given: list[str]) -> None:
         elif isinstance(options, CompareOptions):
             compare(options)
         elif isinstance(options, LookalikeOptions):
-            write_lookalike(**vars(options))
+            lookalike(options)
         else:
             answer(options)
     except UsageError as error:
@@ -232,91 +172,6 @@ def _value_of(flag: str, given: list[str]) -> str | None:
         if argument == flag and i + 1 < len(given):
             found = given[i + 1]
     return found
-
-
-def predict(options: PredictOptions) -> None:
-    """Write predictions for images, or for a table's records."""
-    if options.output is not None:
-        check_output("--output", options.output, overwrite=options.overwrite)
-    run = load_run(options.run)
-    header, rows, probabilities = _of_images(run, options) if run.encoding is None else _of_table(run, options)
-    if options.output is None:
-        _check_encodable(header, rows)
-        _write_csv(sys.stdout, header, rows)
-        return
-    with written(options.output) as temporary:
-        if options.output.suffix == ".npy":
-            with temporary.open("wb") as file:
-                np.save(file, probabilities)
-        else:
-            with temporary.open("w", newline="", encoding="utf-8") as file:
-                _write_csv(file, header, rows)
-
-
-def _write_csv(file: Any, header: Any, rows: Any) -> None:
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-
-
-def _check_encodable(header: Any, rows: Any) -> None:
-    """Refuse to print names that the terminal would change."""
-    names = [str(name) for name in (*header, *(row[0] for row in rows))]
-    try:
-        "".join(names).encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            f"standard output can't show {error.object[error.start : error.end]!r} in {error.encoding}: give --output FILE, "
-            "which is in UTF-8"
-        ) from error
-
-
-def _of_images(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any]:
-    """The CSV's first line, the others, and the probabilities."""
-    if options.data == "test":
-        from . import data
-
-        data_dir = run.options["data_dir"]
-        images = data.load(run.options["dataset"], Path(data_dir) if data_dir else None).test_images
-    else:
-        try:
-            images = np.load(options.data)
-        except OSError as error:
-            raise UsageError(f"--data={options.data} can't be read ({error}): give a .npy file") from error
-        except (ValueError, EOFError, MemoryError, SyntaxError, zipfile.BadZipFile) as error:
-            raise UsageError(
-                f"--data={options.data} is not a .npy file of numbers: save the images with numpy.save"
-            ) from error
-        if not isinstance(images, np.ndarray):
-            raise UsageError(f"--data={options.data} holds several arrays: save the images alone, with numpy.save")
-    probabilities = run.predict(images)
-    rows = [(i, int(row.argmax()), f"{row.max():.6f}") for i, row in enumerate(probabilities)]
-    return ("index", "label", "probability"), rows, probabilities
-
-
-def _of_table(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any]:
-    """The same for a table, in the form of a submission."""
-    if options.data == "test":
-        raise UsageError("--data test is of images: give the CSV file of the features to predict from")
-    assert run.encoding is not None
-    assert run.target_names is not None
-    ids, features = run.encoding.read(Path(options.data))
-    probabilities = run.predict(features)
-    rows = [(name, *(f"{p:.6f}" for p in row)) for name, row in zip(ids, probabilities, strict=True)]
-    return (run.id_name, *run.target_names), rows, probabilities
-
-
-def compare(options: CompareOptions) -> None:
-    """Show finished runs beside each other."""
-    check_output("--output", options.output, overwrite=options.overwrite, suffixes=(".png",))
-    runs = finished_runs(options.folders)
-    plot_comparison(runs, options.output)
-    if options.json:
-        print(json.dumps(runs, indent=2))
-        return
-    console = Console()
-    console.print(comparison_table(runs))
-    console.print(f"accuracy against ε: {options.output}", highlight=False)
 
 
 if __name__ == "__main__":

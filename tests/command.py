@@ -10,7 +10,7 @@ import pytest
 
 import jaxdp
 from jaxdp import cli
-from jaxdp.train._folder import RunFolder
+from jaxdp.runs._folder import RunFolder
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -32,10 +32,11 @@ from unittest import mock
 import numpy as np
 
 import jaxdp
-from jaxdp import _questions, cli
-from jaxdp._options import from_dict, to_dict
-from jaxdp.pate.command import AnalyzeOptions, LabelOptions, PateOptions, _pipeline
-from jaxdp.train import TrainOptions, _train
+from jaxdp import cli
+from jaxdp.commands import _accounting
+from jaxdp.commands._options import from_dict, to_dict
+from jaxdp.commands.pate import AnalyzeOptions, LabelOptions, PateOptions, _pipeline
+from jaxdp.commands.train import TrainOptions, _train
 
 FIXTURES = Path(__file__).parent / "fixtures" / "tfds"
 COMMANDS: dict[tuple[str, ...], tuple[type, int]] = {  # with how often each is drawn
@@ -46,10 +47,10 @@ COMMANDS: dict[tuple[str, ...], tuple[type, int]] = {  # with how often each is 
     ("predict",): (cli.PredictOptions, 4),
     ("compare",): (cli.CompareOptions, 3),
     ("lookalike",): (cli.LookalikeOptions, 2),
-    ("epsilon",): (_questions.EpsilonOptions, 2),
-    ("noise",): (_questions.NoiseOptions, 1),
-    ("steps",): (_questions.StepsOptions, 1),
-    ("batch-size",): (_questions.BatchSizeOptions, 1),
+    ("epsilon",): (_accounting.EpsilonOptions, 2),
+    ("noise",): (_accounting.NoiseOptions, 1),
+    ("steps",): (_accounting.StepsOptions, 1),
+    ("batch-size",): (_accounting.BatchSizeOptions, 1),
 }
 HOSTILE = (
     "",

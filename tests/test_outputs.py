@@ -9,7 +9,7 @@ from command import refused
 import jaxdp
 from jaxdp import cli
 from jaxdp._outputs import check_output, written
-from jaxdp.train import TrainOptions, train_folds
+from jaxdp.commands.train import TrainOptions, train_folds
 
 SMALL = ["--rows", "20", "--features", "3", "--targets", "2", "--test-rows", "5"]
 EXISTING = {

@@ -8,7 +8,7 @@ from ._epsilon import Spent, accountants_of, event_epsilon, rounded_up
 from ._ledger import Ledger
 
 if TYPE_CHECKING:
-    from .._run import DPSGD
+    from ..dpsgd._run import DPSGD
 
 
 def statement(
@@ -34,7 +34,7 @@ def statement(
     Raises:
         UsageError: for a delta out of range, more steps than the run has, or a ledger under another adjacency.
     """
-    from .._run import DPSGD
+    from ..dpsgd._run import DPSGD
 
     _checks.instance("run", run, DPSGD, "give a jaxdp.DPSGD")
     _checks.texts("notes", notes)

@@ -11,8 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .. import _checks
 from .._errors import UsageError
+from ..jaxprs._convolutions import with_ordered_convolutions
 from ._clip import clip_and_sum
-from ._convolutions import with_ordered_convolutions
 from ._inputs import check_batch, check_loss, check_mask, check_params, example_keys
 from ._microbatches import in_microbatches, usual_size
 from ._per_example import per_example_values_and_grads

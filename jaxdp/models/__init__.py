@@ -8,6 +8,12 @@ from collections.abc import Callable
 
 import flax.linen as nn
 
+from ._classifier import (
+    Classifier as Classifier,
+    classifier as classifier,
+    classifier_of as classifier_of,
+    evaluate as evaluate,
+)
 from ._cnn import CNN as CNN
 from ._dense import Dense as Dense, WeightNormDense as WeightNormDense
 from ._distortion import distorted as distorted, erased as erased

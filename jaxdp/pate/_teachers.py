@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int32, Key
 from .. import _checks
 from .._errors import UsageError
 from ..clipping import takes_rng
-from ..clipping._convolutions import with_ordered_convolutions
+from ..jaxprs._convolutions import with_ordered_convolutions
 from ..noise._keys import Domain, own_key
 from ..transforms import check_transform
 from ._shards import check_inputs, check_records, gathered, positions, shards, warn_of_missing_classes

@@ -11,7 +11,7 @@ import optax
 
 from .. import _checks
 from .._errors import UsageError
-from ..clipping.ghost._jaxpr import ARITHMETIC, MUL, known_operands, trace
+from ..jaxprs._jaxpr import ARITHMETIC, MUL, known_operands, trace
 from ._privatize import PrivatizeState
 
 _NUMBERS = "give it finite numbers, such as optax.sgd(0.1)"

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdp.clipping._convolutions import with_ordered_convolutions
-from jaxdp.clipping.ghost._jaxpr import CONV, opened, subjaxprs
+from jaxdp.jaxprs._convolutions import with_ordered_convolutions
+from jaxdp.jaxprs._jaxpr import CONV, opened, subjaxprs
 
 X = jax.random.normal(jax.random.key(0), (4, 6, 7, 8))
 KERNEL = jax.random.normal(jax.random.key(1), (3, 2, 4, 6))

@@ -14,12 +14,12 @@ import pytest
 import jaxdp
 from jaxdp import mechanisms, noise, pate, sampling
 from jaxdp.clipping import Quantile
+from jaxdp.commands.pate._release import release
 from jaxdp.data._scaling import estimated_bounds
 from jaxdp.models import distorted, erased
 from jaxdp.noise import _threefry
 from jaxdp.noise._keys import Domain
 from jaxdp.pate._shards import shards
-from jaxdp.pate.command._release import release
 
 RUN = jaxdp.DPSGD(num_examples=6, expected_batch_size=2, steps=3, clip_norm=1.0, noise_multiplier=1.0)
 EVERY = {"num_examples": 6, "steps": 3}

@@ -11,7 +11,7 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 
-from ._jaxpr import CONV, Eqn
+from ...jaxprs._jaxpr import CONV, Eqn
 from ._layout import Layout
 from ._rows import Dense, Factors
 from ._types import REAL

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ._jaxpr import SCAN, Eqn, Opened, opened, subjaxprs
+from ...jaxprs._jaxpr import SCAN, Eqn, Opened, opened, subjaxprs
 from ._kinds import EXAMPLE, Kind, kinds_of
 from ._layout import Layout
 

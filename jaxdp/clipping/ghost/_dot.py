@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from ._jaxpr import DOT_GENERAL, Eqn
+from ...jaxprs._jaxpr import DOT_GENERAL, Eqn
 from ._layout import Layout
 from ._rows import Dense, Factors
 from ._types import REAL

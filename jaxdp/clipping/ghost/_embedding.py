@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from ._jaxpr import GATHER, Eqn, Opened, is_cast, is_clipping, is_sum
+from ...jaxprs._jaxpr import GATHER, Eqn, Opened, is_cast, is_clipping, is_sum
 from ._layout import Layout
 from ._rows import Dense, Factors, OneHot
 from ._types import INDICES, widened

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ...jaxprs._jaxpr import CONV, bind_in_float32
 from ._conv import gradient as conv_gradient
-from ._jaxpr import CONV, bind_in_float32
 from ._plan import Site
 from ._rows import Dense, Factors, OneHot
 from ._types import widened

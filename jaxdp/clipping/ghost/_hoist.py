@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from ._jaxpr import (
+from ...jaxprs._jaxpr import (
     INLINED,
     REMAT,
     SCAN,

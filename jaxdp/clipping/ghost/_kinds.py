@@ -6,7 +6,7 @@ meets one that depends on the example, per-example gradients begin.
 
 from collections.abc import Sequence
 
-from ._jaxpr import INLINED, REMAT, SCAN, Eqn, Literal, Opened, Var, inner_jaxpr, opened, scan_parts
+from ...jaxprs._jaxpr import INLINED, REMAT, SCAN, Eqn, Literal, Opened, Var, inner_jaxpr, opened, scan_parts
 
 Kind = int
 NEITHER, PARAMS, EXAMPLE, BOTH = 0, 1, 2, 3  # a set of two bits: joining is `|`

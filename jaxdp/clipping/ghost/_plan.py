@@ -11,9 +11,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 
+from ...jaxprs._jaxpr import (
+    REMAT,
+    SCAN,
+    STOP_GRADIENT,
+    Eqn,
+    Literal,
+    Opened,
+    Var,
+    inner_jaxpr,
+    opened,
+    scan_parts,
+    source_line,
+)
 from . import _conv, _dot, _embedding
 from ._cost import Choice, activations, choose
-from ._jaxpr import REMAT, SCAN, STOP_GRADIENT, Eqn, Literal, Opened, Var, inner_jaxpr, opened, scan_parts, source_line
 from ._kinds import BOTH, EXAMPLE, NEITHER, PARAMS, Kind, output_kinds, scan_kinds
 from ._layout import Layout
 from ._types import are_taken, types_of

@@ -9,8 +9,19 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ...jaxprs._jaxpr import (
+    SCAN,
+    Eqn,
+    Opened,
+    as_written,
+    bind,
+    inner_jaxpr,
+    opened,
+    rebuilt_remat,
+    rebuilt_scan,
+    scan_parts,
+)
 from ._hoist import Env, read
-from ._jaxpr import SCAN, Eqn, Opened, as_written, bind, inner_jaxpr, opened, rebuilt_remat, rebuilt_scan, scan_parts
 from ._plan import Path, Site
 
 Taps = dict[Path, Any]

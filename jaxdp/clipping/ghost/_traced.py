@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import jax
 
+from ...jaxprs._jaxpr import opened, trace
 from .._inputs import first_of, loss_of_example
 from ._hoist import hoisted
-from ._jaxpr import opened, trace
 from ._kinds import EXAMPLE, NEITHER, PARAMS
 from ._plan import Plan, make_plan
 

@@ -7,7 +7,7 @@ cotangents to a few values; an index that is compared in a narrow type of its ow
 import jax
 import jax.numpy as jnp
 
-from ._jaxpr import Eqn
+from ...jaxprs._jaxpr import Eqn
 
 REAL = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
 INDICES = frozenset(jnp.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64))

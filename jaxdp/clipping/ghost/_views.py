@@ -11,7 +11,7 @@ from typing import Any
 
 from jax.extend.core import primitives as p
 
-from ._jaxpr import Eqn
+from ...jaxprs._jaxpr import Eqn
 from ._types import REAL
 
 

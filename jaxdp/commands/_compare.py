@@ -1,0 +1,112 @@
+"""`jaxdp compare`: finished runs beside each other, in a table and a picture."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from .._errors import UsageError
+from .._outputs import check_output
+from ..runs import PRIVATE, RunFolder, as_written
+from ..runs._plots import plot_comparison
+
+_SHOWN = (
+    "model",
+    "dataset",
+    "test_accuracy",
+    "delta",
+    "noise_multiplier",
+    "clip_norm",
+    "batch_size",
+    "epochs",
+    "seconds",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """Accuracy against epsilon of finished runs: a table, and a plot."""
+
+    folders: tyro.conf.Positional[tuple[Path, ...]]
+    """folders of runs, or folders that hold several"""
+    output: Path = Path("compare.png")
+    """where to draw accuracy against epsilon, a .png"""
+    overwrite: bool = False
+    """replace the file of --output where there is one"""
+    json: bool = False
+    """print JSON"""
+
+
+def compare(options: CompareOptions) -> None:
+    """Show finished runs beside each other."""
+    check_output("--output", options.output, overwrite=options.overwrite, suffixes=(".png",))
+    runs = finished_runs(options.folders)
+    plot_comparison(runs, options.output)
+    if options.json:
+        print(json.dumps(runs, indent=2))
+        return
+    console = Console()
+    console.print(comparison_table(runs))
+    console.print(f"accuracy against ε: {options.output}", highlight=False)
+
+
+def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
+    """What is to be compared of each finished run, by falling accuracy.
+
+    Args:
+        folders: of runs, or folders that hold several.
+
+    Raises:
+        UsageError: where a folder holds no finished run.
+    """
+    runs = []
+    for given in folders:
+        here = (
+            [given] if (given / "config.json").exists() else sorted(path.parent for path in given.glob("*/config.json"))
+        )
+        finished = [path for path in here if RunFolder(path).is_finished]
+        if not finished:
+            raise UsageError(
+                f"{given} holds no finished run: give the folder that `jaxdp train` made, or one that holds several"
+            )
+        for path in finished:
+            summary = RunFolder(path).summary()
+            if "test_accuracy" not in summary:
+                raise UsageError(
+                    f"{path / 'summary.json'} has no accuracy: it was measured on people held back, or without privacy, and "
+                    f"stayed in the folder {PRIVATE}/, which is missing or can't be read; leave this run out"
+                )
+            with as_written(path / "summary.json"):
+                accountant = summary.get("accountant")
+                epsilon = float(summary["epsilon"][accountant]) if accountant else None
+                shown: dict[str, Any] = {name: summary.get(name) for name in _SHOWN}
+                for name in ("test_accuracy", *(("delta",) if accountant else ())):
+                    shown[name] = float(shown[name])
+                if shown["seconds"] is not None:  # which stays in private/
+                    shown["seconds"] = float(shown["seconds"])
+            runs.append({"name": path.resolve().name, "epsilon": epsilon, "accountant": accountant, **shown})
+    return sorted(runs, key=lambda run: -run["test_accuracy"])
+
+
+def comparison_table(runs: list[dict[str, Any]]) -> Table:
+    """The runs as a table."""
+    table = Table(title="finished runs, by test accuracy")
+    for heading in ("run", "test accuracy", "ε", "δ", "noise multiplier", "clip norm", "batch size", "epochs", "time"):
+        table.add_column(heading, no_wrap=heading == "run", overflow="fold")
+    for run in runs:
+        private = run["epsilon"] is not None
+        table.add_row(
+            run["name"],
+            f"{run['test_accuracy']:.2%}",
+            f"{run['epsilon']:.4f} ({run['accountant'].upper()})" if private else "no privacy",
+            f"{run['delta']:g}" if private else "",
+            *("" if run[name] is None else f"{run[name]:.4g}" for name in ("noise_multiplier", "clip_norm")),
+            *("" if run[name] is None else f"{run[name]}" for name in ("batch_size", "epochs")),
+            "" if run["seconds"] is None else f"{run['seconds']:.0f} s",
+        )
+    return table

@@ -1,0 +1,111 @@
+"""What a user asked for: the checks that jobs share, plain values for JSON and back, and that a resumed run is asked the same."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from .._errors import UsageError
+
+Options = TypeVar("Options")
+_PLACE_AND_SPEED = ("output", "resume", "device", "microbatch_size", "seed")  # on which no draw depends
+_MAY_CHANGE = ("output", "resume", "device")  # when a run is resumed
+
+
+def flag(name: str) -> str:
+    """A field's name as it is typed."""
+    return "--" + name.replace("_", "-")
+
+
+def to_dict(options: Any) -> dict[str, Any]:
+    """The options as plain values for JSON."""
+    return json.loads(json.dumps(dataclasses.asdict(options), default=str))
+
+
+def of_paths(kind: Any) -> list[str]:
+    """The names of those options that are paths."""
+    return [field.name for field in dataclasses.fields(kind) if "Path" in str(field.type)]
+
+
+def from_dict(kind: type[Options], stored: dict[str, Any]) -> Options:
+    """The inverse of `to_dict` for options of that kind; raises `UsageError` for what isn't of them."""
+    hints = get_type_hints(kind)
+    names = {field.name for field in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
+    for name, value in stored.items():
+        if name not in names or not _fits(value, hints[name]):
+            raise UsageError(
+                f"the options that the run was started with have {name}={value!r}, which is none of this version of jaxdp: bring "
+                "back the config.json that the run wrote, or start another run"
+            )
+    paths = {name: Path(stored[name]) for name in of_paths(kind) if stored.get(name)}
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    return kind(**{**plain, **paths})
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a plain value from JSON is one of an option's."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if isinstance(value, bool):
+        return hint is bool
+    plain: dict[Any, Any] = {tuple: (list, tuple), Path: (str, Path), float: (int, float)}
+    return isinstance(value, plain.get(origin or hint, hint))
+
+
+def check_given(options: Any, check: Callable[[str, Any, str], Any], fixes: dict[str, str]) -> None:
+    """Put those of the named options that are given to a check of `_checks`, each with its fix."""
+    for name, fix in fixes.items():
+        if getattr(options, name) is not None:
+            check(flag(name), getattr(options, name), fix)
+
+
+def check_holdout(holdout: int) -> None:
+    """Refuse a number of examples that can't be held back."""
+    if holdout < 0:
+        raise UsageError(f"--holdout={holdout} must be 0 or above: give the examples to hold back, such as 10000")
+
+
+def check_seed(seed: int | None) -> None:
+    """Refuse a seed that JAX would cut."""
+    if seed is not None and not 0 <= seed < 2**32:
+        raise UsageError(f"--seed={seed} must lie between 0 and 2^32 - 1")
+
+
+def seeded(what: str) -> str:
+    """What a statement says of a seed, without the seed."""
+    return (
+        f"{what} was seeded (--seed): to whoever knows the seed, or tries all 2^32, it is not private. Its random keys follow "
+        "from the seed, so that they can't be erased."
+    )
+
+
+def check_resumed(folder: Path, stored: dict[str, Any], options: Any) -> None:
+    """Refuse to go on with a run under other options than it was started with."""
+    started = from_dict(type(options), stored)
+    differences = [
+        f"{flag(field.name)}: {getattr(started, field.name)}, {getattr(options, field.name)}"
+        for field in dataclasses.fields(options)
+        if field.name not in _MAY_CHANGE and getattr(started, field.name) != getattr(options, field.name)
+    ]
+    if differences:
+        raise UsageError(
+            f"--resume {folder}: the options differ from those the run was started with ({'; '.join(differences)}): "
+            "leave them out to go on, or start another run in another folder"
+        )
+
+
+def that_matter(options: Any) -> dict[str, Any]:
+    """The options on which a run's draws depend: not where it lies and runs, nor from where its data are read."""
+    leave_out = (*_PLACE_AND_SPEED, *of_paths(type(options)))
+    return {name: value for name, value in to_dict(options).items() if name not in leave_out}
+
+
+def plan_that_matters(plan: dict[str, Any]) -> dict[str, Any]:
+    """The same of a training run's plan, in JSON."""
+    run = plan["run"]
+    return plan if run is None else {**plan, "run": {**run, "microbatch_size": None}}

@@ -1,0 +1,105 @@
+"""`jaxdp pate label` and `jaxdp pate analyze`, for teachers who live elsewhere and share only predictions."""
+
+import json
+import sys
+
+import numpy as np
+from rich.console import Console
+
+from ... import _checks
+from ..._errors import UsageError
+from ..._outputs import check_output
+from ...pate._mechanisms import ConfidentNoisyMax
+from ...pate._votes import check_predictions, vote_counts
+from ...runs._folder import PRIVATE, RunFolder
+from ...runs._key_source import KeySource
+from .._options import check_given, check_seed, seeded, that_matter
+from ._options import AnalyzeOptions, LabelOptions
+from ._plots import plot_epsilon
+from ._predictions import read_labels, read_predictions
+from ._release import all_figures, analysis, publish, release, write
+from ._report import epsilon_table
+
+
+def label(options: LabelOptions, console: Console | None = None) -> None:
+    """Labels from a file of predictions, in a folder with what they cost.
+
+    Raises:
+        UsageError: for options or a file that make it impossible or its epsilon untrue.
+    """
+    console = console or Console()
+    options.check_without_student()
+    check_given(options, _checks.positive, {"target_epsilon": "give a privacy budget such as 2.0"})
+    check_given(options, _checks.count, {"max_answers": "give a cap on the answers"})
+    check_seed(options.seed)
+    _checks.delta(options.delta, _checks.count("--records", options.records, "give the number of private records"))
+    predictions = read_predictions(options.predictions)
+    mechanism = options.mechanism(len(predictions))
+    if (options.output / "labels.csv").exists():
+        raise UsageError(
+            f"--output={options.output} holds labels already: labelling again costs again; give another folder"
+        )
+    folder = RunFolder.create(options.output)
+    keys = KeySource(options.seed, ["pate label", that_matter(options)], lambda: (predictions.astype(np.int64),))
+    with folder.locked():
+        released = release(
+            predictions,
+            np.arange(predictions.shape[1]),
+            mechanism,
+            num_classes=options.num_classes,
+            delta=options.delta,
+            key=keys.key("noise"),
+            target_epsilon=options.target_epsilon,
+            most_answers=options.max_answers,
+        )
+        write(released, folder, options.records, keys.nonce("noise"))
+        publish(folder, () if options.seed is None else (seeded("The noise"),))
+    console.print(check_predictions(predictions), highlight=False)
+    console.print(epsilon_table(folder.read_json(f"{PRIVATE}/report.json")))
+    console.print(f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}", highlight=False)
+
+
+def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> None:
+    """What labels cost that were made of a file of predictions.
+
+    Raises:
+        UsageError: for options or files that don't fit each other.
+    """
+    options.check_without_student()
+    if options.plot is not None:
+        check_output("--plot", options.plot, overwrite=options.overwrite, suffixes=(".png",))
+    predictions = read_predictions(options.predictions)
+    mechanism = options.mechanism(len(predictions))
+    asked, answered = np.arange(predictions.shape[1]), np.ones(predictions.shape[1], bool)
+    if options.labels is not None:
+        asked, _, answered = read_labels(options.labels)
+        if (
+            len(asked) == 0
+            or asked.min() < 0
+            or asked.max() >= predictions.shape[1]
+            or len(np.unique(asked)) < len(asked)
+        ):
+            raise UsageError(
+                f"--labels={options.labels} names examples that {options.predictions} doesn't have, or one twice: give the "
+                "labels that were made of these predictions"
+            )
+        if not answered.all() and not isinstance(mechanism, ConfidentNoisyMax):
+            raise UsageError(
+                f"--labels={options.labels} leaves {int((~answered).sum())} queries without an answer, and --aggregator "
+                f"{options.aggregator} answers all: give the aggregator that made them, such as confident"
+            )
+    elif isinstance(mechanism, ConfidentNoisyMax):
+        raise UsageError(
+            "--labels is missing: --aggregator confident charges each query by whether it was answered; give the labels.csv of "
+            "`jaxdp pate label`"
+        )
+    votes = np.asarray(vote_counts(predictions[:, asked], options.num_classes))
+    report = analysis(votes, mechanism, answered, options.delta)
+    figures = all_figures(report)
+    if options.plot is not None:
+        plot_epsilon(report, answered, options.plot)
+    if options.json:
+        json.dump(figures, sys.stdout, indent=2)
+        print()
+        return
+    (console or Console()).print(epsilon_table(figures))

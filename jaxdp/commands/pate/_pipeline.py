@@ -1,0 +1,376 @@
+"""`jaxdp pate`: teachers, labels, student, in a folder; killed at any stage, it goes on to the same end.
+
+What each stage leaves is what the next one needs: private/predictions.npy, whose rows fill up teacher by teacher; labels.csv;
+the student's checkpoints, in private/ too; summary.json. The keys lie in private/keys.json until the labels are written; then
+those of the teachers and of the noise are erased, nothing but a seed, if one was given, remains with which the noise could be
+subtracted, and the statement says so.
+"""
+
+import importlib.metadata
+import shlex
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+from rich.console import Console
+
+from ... import _checks, data as datasets
+from ..._errors import UsageError
+from ..._interrupts import asked_to_stop, resumable, stop_here
+from ...dpsgd._step import TrainState
+from ...models import Classifier, evaluate
+from ...pate._budget import within_budget
+from ...pate._shards import size_of_shards
+from ...pate._teachers import Ensemble, check_batch_size, predicted_classes
+from ...runs._checkpoint import Checkpoint, CheckpointFolder, save_model
+from ...runs._device import in_words, use_device
+from ...runs._finished import FinishedRun, load_run
+from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path
+from ...runs._key_source import KeySource
+from ...runs._loop import Loop, Totals
+from ...runs._report import progress_display
+from .. import _options
+from .._options import that_matter
+from ._options import PateOptions
+from ._plots import plot_student
+from ._predictions import read_labels
+from ._recipe import student_model, student_step, teacher_loss, teacher_optimizer
+from ._release import publish, release, write
+from ._report import summary_table
+
+_EVALUATIONS = 10  # of the student
+_SECONDS_BETWEEN_SAVES = 1.0
+_SECRET = ("teachers", "noise")  # of the keys
+_KEYS = (*_SECRET, "queries", "student", "first_student")
+_PUBLISHED = (
+    "dataset",
+    "model",
+    "teachers",
+    "aggregator",
+    "accountant",
+    "asked",
+    "answered",
+    "delta",
+    "epsilon",
+    "device",
+)
+_OF_PUBLIC_IMAGES = ("test_accuracy", "test_loss", "label_accuracy")
+_HELD_BACK = (
+    "The training images held back (--holdout) stand for public ones: nothing protects them, neither from the student nor from "
+    "its accuracies."
+)
+
+
+def run_pate(options: PateOptions, console: Console | None = None) -> FinishedRun:
+    """The whole of PATE as `jaxdp pate` does it.
+
+    Args:
+        options: what is asked for; with `options.resume`, the options that the run was started with.
+        console: where progress and results are shown; by default standard output.
+
+    Returns:
+        The finished run, with the student, as `jaxdp.load_run` gives it.
+
+    Raises:
+        UsageError: for anything in the options, the data or the folder that makes the run impossible or its epsilon
+            untrue: before anything is compiled, but where no answer can be had.
+    """
+    options.check()
+    device = use_device(options.device)
+    data = datasets.hold_back(datasets.load(options.dataset, options.data_dir), options.holdout)
+    public = _public(options, data)
+    _checks.delta(options.delta, len(data.train_labels))
+    check_batch_size(options.teacher_batch_size, size_of_shards(len(data.train_labels), options.teachers))
+    within_budget(
+        np.ones(1, bool), options.mechanism(options.teachers), epsilon=options.target_epsilon, delta=options.delta
+    )
+    fingerprint = lambda secret: datasets.fingerprint(*data[1:5], secret=secret)
+    console = console or Console()
+    if options.resume is None:
+        folder = RunFolder.create(options.output or new_path(f"{options.dataset.replace('/', '-')}-pate"))
+    else:
+        folder = RunFolder.existing(options.resume)
+        with as_written(folder.path / "config.json"):
+            _options.check_resumed(folder.path, folder.options(), options)
+    with nullcontext() if folder.is_finished else folder.locked():
+        if options.resume is None:
+            _start(folder, options, data, fingerprint)
+        if not folder.is_finished:
+            if not folder.is_trained:  # of which the fingerprint may be erased already
+                folder.check_data(fingerprint)
+            with resumable(f"jaxdp pate --resume {shlex.quote(str(folder.path))}"):
+                _Job(options, folder, data, public, device, console, time.perf_counter()).run()
+    _show(folder, console)
+    return load_run(folder.path)
+
+
+@dataclass
+class _Job:
+    """A run under way."""
+
+    options: PateOptions
+    folder: RunFolder
+    data: datasets.Dataset
+    public: int
+    device: Any
+    console: Console
+    started: float
+
+    def run(self) -> None:
+        """Do what is not done yet."""
+        model = student_model(self.data.num_classes, self.data.train_images.shape[1:])
+        if not (self.folder.path / "labels.csv").exists():
+            self._label(model, self._teach(model))
+        erase_keys(self.folder, "teachers", "noise")
+        publish(self.folder, self._notes())
+        if not self.folder.is_trained:
+            self._learn(model)
+        erase_keys(self.folder, *_KEYS)
+        self.folder.erase()
+        self._publish()
+
+    def _notes(self) -> tuple[str, ...]:
+        """What the statement says beside what follows from the labels."""
+        erased = "The keys of the teachers and of the noise were erased when the labels were made."
+        notes = (erased,) if self.options.seed is None else (_options.seeded("This run"),)
+        return notes if self.options.holdout == 0 else (*notes, _HELD_BACK)
+
+    @cached_property
+    def _queries(self) -> Int[np.ndarray, " queries"]:
+        """The public images that the teachers are asked about."""
+        order = jax.random.permutation(read_key(self.folder, "queries"), self.public)
+        return np.asarray(order[: self.options.queries])
+
+    def _teach(self, model: Classifier) -> Int[np.ndarray, "teachers queries"]:
+        """Train the teachers that have not predicted yet; what they predict for the queries."""
+        options, path = self.options, self.folder.path / PRIVATE / "predictions.npy"
+        found = np.full((options.teachers, options.queries), -1, np.int32)
+        if path.exists():
+            found = np.load(path)
+        left = np.flatnonzero(found[:, 0] < 0)
+        ensemble = Ensemble(
+            teacher_loss(model),
+            model.init,
+            (self.data.train_images, self.data.train_labels),
+            options.teachers,
+            teacher_optimizer(options, len(self.data.train_labels)),
+            options.teacher_epochs,
+            options.teacher_batch_size,
+            read_key(self.folder, "teachers"),
+            finish=predicted_classes(model.logits, self.data.test_images[self._queries]),
+        )
+        saved_at, done = time.monotonic(), options.teachers - len(left)
+        with progress_display(self.console, options.teachers, done) as display:
+            for part in ensemble.train(left.tolist()):
+                found[left[: len(part)]] = part
+                left, done = left[len(part) :], done + len(part)
+                if time.monotonic() - saved_at > _SECONDS_BETWEEN_SAVES or not len(left) or asked_to_stop():
+                    save_array(path, found)
+                    saved_at = time.monotonic()
+                    stop_here()
+                display.update(done, "teachers trained")
+            accuracy = np.mean(found == self.data.test_labels[self._queries], axis=1)
+            display.end_of_epoch(
+                f"{done} teachers of {ensemble.shards.shape[1]} images, accuracy {accuracy.mean():.2%} "
+                f"({accuracy.min():.2%} to {accuracy.max():.2%}) on the queries, by labels that the run doesn't use"
+            )
+        return found
+
+    def _label(self, model: Classifier, predictions: Int[np.ndarray, "teachers queries"]) -> None:
+        """Let the teachers vote, and write what is released."""
+        options = self.options
+        released = release(
+            predictions,
+            self._queries,
+            options.mechanism(options.teachers),
+            num_classes=self.data.num_classes,
+            delta=options.delta,
+            key=read_key(self.folder, "noise"),
+            target_epsilon=options.target_epsilon,
+            most_answers=options.max_answers,
+            first_student=partial(self._first_student, model),
+        )
+        if not released.answered.any():
+            raise UsageError(
+                f"the teachers answered none of {options.queries} queries: lower --threshold, or train fewer teachers on more "
+                "records each"
+            )
+        write(released, self.folder, len(self.data.train_labels), self.folder.read_json("config.json")["nonce"])
+
+    def _first_student(
+        self, model: Classifier, rows: Int[np.ndarray, " asked"], answers: Int[np.ndarray, " asked"]
+    ) -> Float[np.ndarray, "public classes"]:
+        """The probabilities of a student that learned the answers so far, for all public images."""
+        steps = -(-self.options.student_steps // 2)
+        step = student_step(model, self.options, self._filled_up(rows, answers), steps)
+        of_init, of_steps = jax.random.split(read_key(self.folder, "first_student"))
+        state = step.init(model.init(of_init), of_steps)
+        images = self.data.test_images[: self.public]
+        on_device = jnp.asarray(images)
+        with progress_display(self.console, steps, 0) as display:
+            for made in range(steps):
+                stop_here()
+                state, _ = step.many(state, on_device, num_steps=1)
+                if display.due():
+                    jax.block_until_ready(state.params)
+                    display.update(made + 1, "first student")
+        return model.probabilities(state.params[1], images)
+
+    def _filled_up(
+        self, rows: Int[np.ndarray, " asked"], answers: Int[np.ndarray, " asked"]
+    ) -> Int[np.ndarray, " public"]:
+        """The answers as labels of all public images, -1 where there is none."""
+        labels = np.full(self.public, -1, np.int32)
+        labels[rows] = answers
+        return labels
+
+    def _learn(self, model: Classifier) -> None:
+        """Train the student, and write what came out."""
+        options, held_back = self.options, slice(self.public, None)
+        asked, answers, _ = read_labels(self.folder.path / "labels.csv")
+        step = student_step(model, options, self._filled_up(asked, answers), options.student_steps)
+        of_init, of_steps = jax.random.split(read_key(self.folder, "student"))
+        fresh = step.init(model.init(of_init), of_steps)
+        per_epoch = -(-options.student_steps // _EVALUATIONS)
+        with CheckpointFolder(self.folder.checkpoints, self.folder.mark) as checkpoints:
+            start, damaged = checkpoints.load(_checkpoint(fresh, Totals()))
+            for line in damaged:
+                self.console.print(f"{line}: going on from the one before", highlight=False, soft_wrap=True)
+            start = start or _checkpoint(fresh, Totals())
+            state = start.state
+            self.folder.keep_metrics(self.folder.metrics(up_to_step=start.state.step))
+            with progress_display(self.console, options.student_steps, start.state.step) as display:
+
+                def on_steps(made: int, totals: Totals) -> None:
+                    if display.due():
+                        display.update(made, f"student  agrees with {totals.mean('correct'):.2%} of the answers")
+
+                loop = Loop(
+                    step=step,
+                    data=jnp.asarray(self.data.test_images[: self.public]),
+                    steps_per_epoch=per_epoch,
+                    steps=options.student_steps,
+                    on_steps=on_steps,
+                    save=lambda state, totals: checkpoints.save(_checkpoint(state, totals)),
+                )
+                for _, state, totals in loop.epochs(start.state, Totals(**start.totals)):
+                    loss, accuracy = evaluate(
+                        model.probabilities(state.params[1], self.data.test_images[held_back]),
+                        self.data.test_labels[held_back],
+                    )
+                    record = {
+                        "step": state.step,
+                        "train_loss": totals.mean("loss"),
+                        "agreement": totals.mean("correct"),
+                    }
+                    record |= {"test_loss": loss, "test_accuracy": accuracy}
+                    self.folder.add_metrics(record)
+                    checkpoints.save(_checkpoint(state, Totals()))
+                    display.end_of_epoch(
+                        f"student, step {state.step}/{options.student_steps}: agrees with {record['agreement']:.2%} of the "
+                        f"answers, {accuracy:.2%} on the held-back images"
+                    )
+        self._keep(state)
+
+    def _keep(self, state: TrainState) -> None:
+        """Write the student, the picture, and then what came out, which stays private."""
+        records = self.folder.metrics()
+        asked, answers, answered = read_labels(self.folder.path / "labels.csv")
+        right = answers[answered] == self.data.test_labels[asked[answered]]
+        statement = self.folder.read_json("statement.json")
+        summary = {
+            "dataset": self.data.name,
+            "model": "pate",
+            "test_accuracy": records[-1]["test_accuracy"],
+            "test_loss": records[-1]["test_loss"],
+            "label_accuracy": float(right.mean()),
+            "teachers": self.options.teachers,
+            "aggregator": self.options.aggregator,
+            "accountant": "rdp",
+            **{name: statement[name] for name in ("asked", "answered", "delta", "epsilon")},
+            "device": in_words(self.device),
+            "seconds": time.perf_counter() - self.started,
+            "folder": str(self.folder.path),
+        }
+        plot_student(records, self.folder.private / "student.png")
+        close_to_others(self.folder.private / "student.png")
+        save_model(self.folder.model(private=False), state.params[1], state.step)
+        self.folder.write_json(f"{PRIVATE}/summary.json", summary)
+
+    def _publish(self) -> None:
+        """Write what may be seen of the results; with it the run is finished."""
+        summary = self.folder.summary()
+        shown = (*_PUBLISHED, *(_OF_PUBLIC_IMAGES if self.options.holdout == 0 else ()))
+        self.folder.write_json("summary.json", {name: summary[name] for name in shown})
+
+
+def _checkpoint(state: TrainState, totals: Totals) -> Checkpoint:
+    """What is kept of the student, whose averaged parameters are those that predict."""
+    return Checkpoint(state, asdict(totals), state.params[1])
+
+
+def _show(folder: RunFolder, console: Console) -> None:
+    """Show what came out, to whoever started the run."""
+    console.print(summary_table(folder.summary(), folder.read_json(f"{PRIVATE}/report.json")))
+    console.print((folder.path / "statement.txt").read_text("utf-8"), highlight=False, soft_wrap=True)
+
+
+def _public(options: PateOptions, data: datasets.Dataset) -> int:
+    """How many of the test images the student may see."""
+    size = len(data.test_labels)
+    public = size * 9 // 10 if options.public is None else options.public
+    if not 0 < public < size:
+        raise UsageError(f"--public={public} leaves none of the {size} test images to measure on: give fewer")
+    if options.queries > public:
+        raise UsageError(f"--queries={options.queries} exceeds the {public} public images: ask fewer")
+    return public
+
+
+def _start(
+    folder: RunFolder, options: PateOptions, data: datasets.Dataset, fingerprint: Callable[[bytes], str]
+) -> None:
+    folder.refuse_begun()  # before its keys are written over
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
+    source = KeySource(options.seed, ["pate", that_matter(options)], lambda: data[1:5])
+    keys = {name: source.key(name) if name in _SECRET else source.public_key(name) for name in _KEYS}
+    folder.write_json(f"{PRIVATE}/keys.json", {name: jax.random.key_data(key).tolist() for name, key in keys.items()})
+    config = {
+        "command": "pate",
+        "options": _options.to_dict(replace(options, seed=None)),
+        "network": student_model(data.num_classes, data.train_images.shape[1:]).described,
+        "nonce": source.nonce("noise"),
+        "versions": versions,
+    }
+    folder.begin(config, options.seed, fingerprint)
+
+
+def read_key(folder: RunFolder, name: str) -> Any:
+    """One of the run's keys."""
+    words = folder.read_json(f"{PRIVATE}/keys.json")[name]
+    if words is None:
+        raise UsageError(
+            f"{folder.path} has erased its key of the {name}, and is not finished with them: start the run anew"
+        )
+    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32))
+
+
+def erase_keys(folder: RunFolder, *names: str) -> None:
+    """Forget keys that are not needed any more."""
+    keys = folder.read_json(f"{PRIVATE}/keys.json")
+    folder.write_json(f"{PRIVATE}/keys.json", {name: None if name in names else words for name, words in keys.items()})
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """Write a .npy file, all or nothing."""
+    temporary = path.with_suffix(".tmp.npy")
+    np.save(temporary, array)
+    close_to_others(temporary)
+    temporary.replace(path)

@@ -1,0 +1,64 @@
+"""Pictures of PATE: how much the teachers agreed, how epsilon grew, how the student learned."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from ... import accounting
+from ...pate._analysis import Report, convert, event_of
+from ...pate._mechanisms import ConfidentNoisyMax
+from ...runs._pictures import new_figure, save_figure
+
+_POINTS = 40
+
+
+def plot_agreement(votes: Int[np.ndarray, "queries classes"], report: Report, path: Path) -> None:
+    """A histogram of the plurality's count over queries. Private."""
+    figure = new_figure(6)
+    axis = figure.subplots()
+    teachers = int(votes[0].sum())
+    axis.hist(votes.max(axis=1), bins=np.linspace(0, teachers, 26).tolist(), edgecolor="white")
+    if isinstance(report.mechanism, ConfidentNoisyMax):
+        axis.axvline(report.mechanism.threshold, linestyle="--", color="tab:red", label="threshold")
+        axis.legend(frameon=False, loc="upper left")
+    axis.set_xlabel(f"votes for the most voted class, of {teachers}")
+    axis.set_ylabel("queries")
+    figure.suptitle("How much the teachers agreed (private)")
+    save_figure(figure, path)
+
+
+def plot_epsilon(report: Report, answered: Bool[np.ndarray, " queries"], path: Path) -> None:
+    """ε against queries: by the mechanism alone, and by the votes. Private, for the sake of the second."""
+    figure = new_figure(6)
+    axis = figure.subplots()
+    queries = np.unique(np.linspace(1, report.asked, _POINTS).astype(int))
+    totals, answers = np.cumsum(report.rdp, axis=0), np.cumsum(answered)
+    dependent = [convert(report.orders, totals[k - 1], report.delta, report.conversion).epsilon for k in queries]
+    event = lambda k: event_of(report.mechanism, asked=int(k), answered=int(answers[k - 1]))
+    independent = [accounting.event_epsilon(event(k), delta=report.delta).epsilon for k in queries]
+    axis.plot(queries, independent, label=f"data-independent ({independent[-1]:.3f})")
+    axis.plot(queries, dependent, label=f"data-dependent, private ({dependent[-1]:.3f})")
+    axis.set_xlabel("queries asked")
+    axis.set_ylabel(f"ε at δ = {report.delta:g} (RDP)")
+    axis.set_ylim(bottom=0)
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False)
+    figure.suptitle(f"What {report.answered:,} answers to {report.asked:,} queries cost")
+    save_figure(figure, path)
+
+
+def plot_student(records: list[dict[str, Any]], path: Path) -> None:
+    """The student's accuracy on the held-back images, and how far it agrees with the answers, by step."""
+    figure = new_figure(6)
+    axis = figure.subplots()
+    steps = [record["step"] for record in records]
+    for name, label in (("test_accuracy", "held-back images"), ("agreement", "the teachers' answers, distorted")):
+        axis.plot(steps, [100 * record[name] for record in records], marker="o", markersize=3, label=label)
+    axis.set_xlabel("steps of the student")
+    axis.set_ylabel("accuracy (%)")
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False, loc="lower right")
+    figure.suptitle(f"The student: {records[-1]['test_accuracy']:.1%} on the held-back images")
+    save_figure(figure, path)

@@ -1,0 +1,102 @@
+"""Predictions of teachers who live elsewhere, from a file; and the labels, to a file and back."""
+
+import csv
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from ..._errors import UsageError
+from ...pate._votes import check_predictions
+
+_HEADER = ("example", "label", "answered")
+_UNREADABLE = (OSError, ValueError, OverflowError, csv.Error)
+
+
+def read_predictions(path: Path) -> Int[np.ndarray, "teachers examples"]:
+    """Whole numbers [teachers, examples] from a .npy or a .csv file.
+
+    Raises:
+        UsageError: for a file that can't be read, another kind of file, or a cell that is not a whole number, by line and column.
+    """
+    if path.suffix not in (".npy", ".csv"):
+        raise UsageError(
+            f"{path} is neither .npy nor .csv: save [teachers, examples] by numpy.save, or a line a teacher"
+        )
+    try:
+        found = np.load(path) if path.suffix == ".npy" else _read_csv(path)
+    except UsageError:
+        raise
+    except (*_UNREADABLE, EOFError, MemoryError, SyntaxError, zipfile.BadZipFile) as error:
+        raise UsageError(
+            f"{path} can't be read ({error}): give predictions as whole numbers [teachers, examples]"
+        ) from error
+    if not isinstance(found, np.ndarray):
+        raise UsageError(f"{path} holds several arrays: save the predictions alone, by numpy.save")
+    check_predictions(found)
+    return found
+
+
+def _read_csv(path: Path) -> np.ndarray:
+    rows: list[list[int]] = []
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        for number, line in enumerate(csv.reader(file), 1):
+            try:
+                rows.append([int(cell) for cell in line])
+            except ValueError:
+                column, cell = next((i, cell) for i, cell in enumerate(line, 1) if not _is_whole(cell))
+                raise UsageError(
+                    f"{path}, line {number}, column {column}: {cell!r} is not a whole number; give a line a teacher and a column "
+                    "an example, without a header"
+                ) from None
+            if len(rows[-1]) != len(rows[0]):
+                raise UsageError(
+                    f"{path}, line {number} has {len(rows[-1])} columns and line 1 has {len(rows[0])}: every teacher predicts "
+                    "every example"
+                )
+    return np.array(rows, np.int64)
+
+
+def _is_whole(cell: str) -> bool:
+    try:
+        int(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def write_labels(
+    path: Path, labels: Int[np.ndarray, " asked"], answered: Bool[np.ndarray, " asked"], rows: np.ndarray
+) -> None:
+    """A line for each example that was asked: its number, its label (empty where there is none), whether it was answered."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_HEADER)
+        for row, label, was in zip(rows, labels, answered, strict=True):
+            writer.writerow((int(row), int(label) if label >= 0 else "", int(was)))
+    temporary.replace(path)
+
+
+def read_labels(
+    path: Path,
+) -> tuple[Int[np.ndarray, " asked"], Int[np.ndarray, " asked"], Bool[np.ndarray, " asked"]]:
+    """(the examples that were asked, their labels or -1, which of them were answered), from what `write_labels` wrote.
+
+    Raises:
+        UsageError: for another kind of file.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = list(csv.reader(file))
+        if tuple(lines[0]) != _HEADER:
+            raise ValueError(f"its first line is {','.join(lines[0])}, not {','.join(_HEADER)}")
+        asked = np.array([int(line[0]) for line in lines[1:]], np.int64)
+        labels = np.array([int(line[1] or -1) for line in lines[1:]], np.int64)
+        answered = np.array([bool(int(line[2])) for line in lines[1:]], bool)
+    except (*_UNREADABLE, IndexError) as error:
+        raise UsageError(
+            f"--labels={path} can't be read ({error}): give the labels.csv of `jaxdp pate label`"
+        ) from error
+    return asked, labels, answered

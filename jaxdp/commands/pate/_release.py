@@ -1,0 +1,213 @@
+"""From predictions to labels: votes, noise, the budget's end, and what all of it cost; and the files that hold it.
+
+What may be seen by others lies in the folder itself: labels.csv, statement.txt, statement.json (with the ledger). What tells
+more of the private data than was paid for lies in private/: the votes, the data-dependent epsilon, the predictions where
+`jaxdp pate` trained the teachers; and the sanitised one, since the ledger pays for the labels alone: whoever publishes it
+claims it for labels and figure together.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Int, Int32, Key
+
+from ... import accounting
+from ..._errors import UsageError
+from ...noise._keys import Domain, own_key
+from ...pate._aggregation import aggregate
+from ...pate._analysis import Report, analyze
+from ...pate._budget import within_budget
+from ...pate._mechanisms import ConfidentNoisyMax, GaussianNoisyMax, InteractiveNoisyMax, LaplaceNoisyMax, Mechanism
+from ...pate._sanitise import Sanitiser
+from ...pate._votes import vote_counts
+from ...runs._folder import PRIVATE, RunFolder, close_to_others
+from ._plots import plot_agreement, plot_epsilon
+from ._predictions import write_labels
+
+_TO_STATE = f"{PRIVATE}/statement.json"  # the statement before it says anything of keys
+
+
+@dataclass(frozen=True)
+class Released:
+    """Labels, and what they cost.
+
+    Attributes:
+        rows: int32 [asked], the examples that were asked, in order.
+        labels: int32 [asked], -1 where there is no answer.
+        answered: bool [asked].
+        votes: int32 [asked, classes]. Private.
+        report: what it cost. Its data-dependent part is private.
+    """
+
+    rows: Int32[np.ndarray, " asked"]
+    labels: Int32[np.ndarray, " asked"]
+    answered: Bool[np.ndarray, " asked"]
+    votes: Int[np.ndarray, "asked classes"]
+    report: Report
+
+
+def release(
+    predictions: Int[np.ndarray, "teachers queries"],
+    rows: Int[np.ndarray, " queries"],
+    mechanism: Mechanism,
+    *,
+    num_classes: int,
+    delta: float,
+    key: Key[Array, ""],
+    target_epsilon: float | None = None,
+    most_answers: int | None = None,
+    first_student: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None,
+) -> Released:
+    """Label the queries as far as the budget goes; what would come after is thrown away unseen.
+
+    `first_student`, for Interactive-GNMax, maps the examples of the first half and their labels to probabilities for those of
+    the second half, [queries, classes].
+    """
+    votes = np.asarray(vote_counts(predictions, num_classes))
+    of_noise, of_report = jax.random.split(own_key(key, Domain.RELEASE))
+    student_probs = None
+    if isinstance(mechanism, InteractiveNoisyMax) and first_student is not None:
+        labels, answered, student_probs = _in_two_halves(votes, rows, mechanism, of_noise, first_student)
+    else:
+        labels, answered = map(np.asarray, aggregate(votes, mechanism, key=of_noise))
+    asked = within_budget(answered, mechanism, epsilon=target_epsilon, delta=delta, most_answers=most_answers)
+    kept = slice(None, asked)
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(of_report)).tolist())  # the same if it is done again
+    of_student = None if student_probs is None else student_probs[kept]
+    report = analysis(votes[kept], mechanism, answered[kept], delta, rng, of_student)
+    return Released(rows[kept].astype(np.int32), labels[kept], answered[kept], votes[kept], report)
+
+
+def _in_two_halves(
+    votes: np.ndarray,
+    rows: np.ndarray,
+    mechanism: InteractiveNoisyMax,
+    key: Key[Array, ""],
+    first_student: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(labels, answered, the student's probabilities, 0 where there was none yet) of Interactive-GNMax."""
+    half, (of_first, of_second) = len(votes) // 2, jax.random.split(key)
+    nobody = np.zeros((half, votes.shape[1]), np.float32)
+    first = aggregate(votes[:half], mechanism, key=of_first, student_probs=nobody)
+    student = first_student(rows[:half], np.asarray(first.labels))[rows[half:]]
+    second = aggregate(votes[half:], mechanism, key=of_second, student_probs=student)
+    together = lambda *parts: np.concatenate([np.asarray(part) for part in parts])
+    return (
+        together(first.labels, second.labels),
+        together(first.answered, second.answered),
+        together(nobody, student),
+    )
+
+
+def analysis(
+    votes: np.ndarray,
+    mechanism: Mechanism,
+    answered: np.ndarray,
+    delta: float,
+    rng: np.random.Generator | None = None,
+    student_probs: np.ndarray | None = None,
+) -> Report:
+    """What labelling cost; sanitised too where the mechanism and its proof allow it."""
+    has_threshold = isinstance(mechanism, ConfidentNoisyMax | InteractiveNoisyMax)
+    given: dict[str, Any] = {"delta": delta, "answered": answered if has_threshold else None}
+    given["student_probs"] = student_probs
+    if isinstance(mechanism, ConfidentNoisyMax | GaussianNoisyMax):
+        sanitiser = Sanitiser(failure=min(1e-6, delta / 10))
+        try:
+            return analyze(votes, mechanism, sanitiser=sanitiser, rng=rng, **given)
+        except UsageError:  # the conditions of the proof fail for this noise: nothing sanitised can be published
+            pass
+    return analyze(votes, mechanism, **given)
+
+
+def write(released: Released, folder: RunFolder, records: int, nonce: str) -> None:
+    """Write the private files, and the labels; those last, so that they stand for all of it.
+
+    Args:
+        released: what to write.
+        folder: where to.
+        records: how many private records there are.
+        nonce: a name for the noise.
+    """
+    report, private = released.report, folder.private
+    folder.make_private()
+    np.save(private / "votes.npy", released.votes)
+    plot_agreement(released.votes, report, private / "votes.png")
+    plot_epsilon(report, released.answered, private / "epsilon.png")
+    for name in ("votes.npy", "votes.png", "epsilon.png"):
+        close_to_others(private / name)
+    folder.write_json(f"{PRIVATE}/report.json", all_figures(report))
+    stated = {"ledger": report.ledger(nonce=nonce).to_dict(), "statement": statement(report, records)}
+    folder.write_json(_TO_STATE, {**public_figures(report), **stated})
+    write_labels(folder.path / "labels.csv", released.labels, released.answered, released.rows)
+
+
+def publish(folder: RunFolder, notes: tuple[str, ...] = ()) -> None:
+    """Write the statement on the labels; notes, such as that keys are erased, have to be true by now."""
+    content = folder.read_json(_TO_STATE)
+    content["statement"] += "".join(f" {note}" for note in notes)
+    folder.write_text("statement.txt", content["statement"] + "\n")
+    folder.write_json("statement.json", content)
+
+
+def public_figures(report: Report) -> dict[str, Any]:
+    """What labelling cost, whatever the votes were."""
+    return {
+        "asked": report.asked,
+        "answered": report.answered,
+        "delta": report.delta,
+        "epsilon": {"rdp": report.data_independent.epsilon, "pld": report.data_independent_pld.epsilon},
+    }
+
+
+def all_figures(report: Report) -> dict[str, Any]:
+    """That, and what it cost by the votes. Private."""
+    sanitised = None if report.sanitised is None else report.sanitised.epsilon
+    by_the_votes = {"data_dependent_epsilon": report.data_dependent.epsilon, "sanitised_epsilon": sanitised}
+    return public_figures(report) | by_the_votes
+
+
+def statement(report: Report, records: int) -> str:
+    """What is promised, to whom and under which assumptions; fit for publication."""
+    independent, pld = report.data_independent, report.data_independent_pld
+    pair = lambda spent: f"({accounting.rounded_up(spent.epsilon)}, {report.delta:g})"
+    return "\n\n".join(
+        [
+            f"These labels satisfy {pair(independent)}-differential privacy by the RDP accountant of Google's dp-accounting, and "
+            f"{pair(pld)} by its PLD accountant. Both hold, whatever the votes were.",
+            "Unit and adjacency: record; two private data sets are neighbours if one is the other with one record exchanged or "
+            f"blanked in its place. The number of records, {records:,}, and their places are treated as public. A record is in "
+            "one shard, so it moves at most one teacher's vote on each query.",
+            f"Mechanism: {_in_words(report)}",
+            "Protected: the labels, which queries were answered, the student, and whatever else is computed from them and from "
+            "public data.",
+            "Not protected: the teachers, their predictions, the votes, epsilons by the votes (what is kept of them is in "
+            f"the folder {PRIVATE}/); accuracies of teachers; choices of hyper-parameters made by looking at the private data; "
+            "the random keys. JAX's random generators are not cryptographic, and floating-point noise is discrete.",
+        ]
+    )
+
+
+def _in_words(report: Report) -> str:
+    mechanism = report.mechanism
+    asked = f"{report.asked:,} queries were put to {report.teachers:,} teachers"
+    if isinstance(mechanism, LaplaceNoisyMax):
+        return f"{asked}; the winner of the votes under Laplace noise of scale {1 / mechanism.gamma:.6g} was released for each."
+    if isinstance(mechanism, GaussianNoisyMax):
+        return f"{asked}; the winner of the votes under Gaussian noise of {mechanism.sigma:g} was released for each (GNMax)."
+    if isinstance(mechanism, InteractiveNoisyMax):
+        return (
+            f"{asked}, the second half after a first student had learned the answers to the first; where the largest excess of "
+            f"votes over the student's probabilities times {report.teachers:,} (first half: the largest count) reached "
+            f"{mechanism.threshold:g} under Gaussian noise of {mechanism.sigma_threshold:g}, the winner of the votes under "
+            f"Gaussian noise of {mechanism.sigma_max:g} was released: {report.answered:,} answers (Interactive-GNMax). Elsewhere "
+            "the student's own label was used where it was sure."
+        )
+    return (
+        f"{asked}; where the largest count under Gaussian noise of {mechanism.sigma_threshold:g} reached "
+        f"{mechanism.threshold:g}, the winner of the votes under Gaussian noise of {mechanism.sigma_max:g} was released "
+        f"(Confident-GNMax): {report.answered:,} answers."
+    )

@@ -1,0 +1,141 @@
+"""K-fold evaluation: K models, each on the records that the others' parts leave, and what all of them cost together."""
+
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from ..._errors import UsageError
+from ..._interrupts import resumable, stop_here
+from ...accounting import Ledger, rounded_up
+from ...runs._finished import FinishedRun
+from ...runs._folder import PRIVATE, RunFolder, new_path
+from ...runs._report import two_columns
+from ._options import TrainOptions
+from ._train import read_ledger, train
+
+
+@dataclass(frozen=True)
+class Folds:
+    """What a K-fold evaluation found.
+
+    Attributes:
+        runs: the K finished runs.
+        test_loss: mean of their losses on the records that they hadn't seen.
+        test_accuracy: the same of accuracies.
+        epsilon: what all K models cost a record together; None without privacy.
+        statement: the same in words; None without privacy.
+    """
+
+    runs: tuple[FinishedRun, ...]
+    test_loss: float
+    test_accuracy: float
+    epsilon: float | None
+    statement: str | None
+
+
+def train_folds(options: TrainOptions, console: Console | None = None) -> Folds:
+    """Train and evaluate `options.folds` models, each in a folder of its own; those that are finished there are left as they are.
+
+    Args:
+        options: with `folds`, and without `fold`; `output`, or `resume`, is the folder that holds all.
+        console: where progress and results are shown; by default standard output.
+
+    Returns:
+        The `Folds`, also written to private/folds.json; what may be published of them, to folds.json.
+
+    Raises:
+        UsageError: as `train` does.
+    """
+    options.check()
+    assert options.folds is not None
+    console = console or Console()
+    path = options.resume or options.output or new_path(f"{options.dataset}-{options.architecture}")
+    _check_folder(path)
+    runs = []
+    with resumable(f"the same command with --output {shlex.quote(str(path))}"):
+        for fold in range(1, options.folds + 1):
+            stop_here()
+            console.print(f"fold {fold} of {options.folds}", highlight=False)
+            folder = path / f"fold-{fold}"
+            begun = (folder / "config.json").exists()
+            runs.append(train(replace(options, fold=fold, output=folder, resume=folder if begun else None), console))
+    folds = _put_together(options, tuple(runs))
+    _write(path, options, folds)
+    console.print(two_columns(f"jaxdp: {options.folds} folds of {_summary(runs[0])['dataset']}", _rows(folds)))
+    if folds.statement is not None:
+        console.print(folds.statement, highlight=False, soft_wrap=True)
+    return folds
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a folder with anything that isn't of such an evaluation."""
+    begun = any(path.glob("fold-*/config.json"))
+    found = [] if begun or not path.is_dir() else list(path.iterdir())
+    if foreign := [each.name for each in found if not each.name.startswith("fold-")]:
+        raise UsageError(f"--output={path} holds {foreign[0]}, which is no run's: give a new folder, or an empty one")
+
+
+def _put_together(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> Folds:
+    of_runs = {name: [_summary(run)[name] for run in runs] for name in ("test_loss", "test_accuracy")}
+    epsilon, statement = None, None
+    if options.dp:
+        epsilon = _cost(options, runs)
+        statement = (
+            f"Each of the {len(runs)} models was trained without one part of the records, so that every record was used by "
+            f"{len(runs) - 1} of them. Whoever sees all models learns of a record at most what ε = {rounded_up(epsilon)} at δ = "
+            f"{options.delta:g} allows, since each has noise of its own; of one model alone, what its own statement says. "
+            "The losses and accuracies are computed on records without noise: they are not covered, and lie in the folder "
+            f"{PRIVATE}/."
+        )
+        if options.patience is not None:
+            statement += (
+                " Each model's end was chosen by its loss on the part that it was trained without (--patience): that is not "
+                "covered either."
+            )
+    return Folds(
+        runs, float(np.mean(of_runs["test_loss"])), float(np.mean(of_runs["test_accuracy"])), epsilon, statement
+    )
+
+
+def _cost(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> float:
+    """ε of what was spent before and of the models that a record takes part in, whichever of them it is left out of."""
+    before = read_ledger(options.ledger)
+    ledgers = [Ledger.from_dict(RunFolder(run.path).read_json("statement.json")["ledger"]) for run in runs]
+    own = [replace(ledger, entries=ledger.entries[len(before.entries) :]) for ledger in ledgers]
+    totals = []
+    for left_out in range(len(own)):
+        used = before
+        for ledger in (*own[:left_out], *own[left_out + 1 :]):
+            used = used.extend(ledger)
+        totals.append(used.total(delta=options.delta).epsilon)
+    return max(totals)
+
+
+def _summary(run: FinishedRun) -> dict[str, Any]:
+    assert run.summary is not None
+    return run.summary
+
+
+def _rows(folds: Folds) -> list[tuple[str, str]]:
+    losses = [_summary(run)["test_loss"] for run in folds.runs]
+    rows = [
+        ("test loss", f"{folds.test_loss:.5f}, from {min(losses):.5f} to {max(losses):.5f}"),
+        ("test accuracy", f"{folds.test_accuracy:.2%}"),
+    ]
+    if folds.epsilon is not None:
+        rows.append(("ε of all models", f"{folds.epsilon:.5f}"))
+    return rows
+
+
+def _write(path: Path, options: TrainOptions, folds: Folds) -> None:
+    """What may be published in folds.json, all in private/folds.json: losses and accuracies are those of people held back."""
+    folder = RunFolder(path)
+    content = {"epsilon": folds.epsilon, "statement": folds.statement, "delta": options.delta if options.dp else None}
+    results = {"test_loss": folds.test_loss, "test_accuracy": folds.test_accuracy}
+    folder.write_json(f"{PRIVATE}/folds.json", results | content | {"folds": [_summary(run) for run in folds.runs]})
+    published = [RunFolder(run.path).read_json("summary.json") for run in folds.runs]
+    folder.write_json("folds.json", content | {"folds": published})

@@ -1,0 +1,244 @@
+"""What a user can ask of `jaxdp train`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import tyro
+
+from ... import _checks
+from ..._errors import UsageError
+from ...data._table import MOA_CATEGORIES
+from .._effects import Effect, check_effects
+from .._options import check_given, check_holdout, check_seed
+
+_OF_PRIVACY = (
+    *("clip_norm", "noise_multiplier", "target_epsilon", "delta", "sampling", "truncated_batch_size", "adjacency"),
+    *("accountant", "ledger", "microbatch_size"),
+)
+_OF_TABLES = (
+    *("features", "targets", "columns", "categories", "bounds", "bounds_file", "bounds_noise", "missing"),
+    *("folds", "fold", "hidden", "precision"),
+)
+_EFFECTS = (
+    Effect(
+        _OF_PRIVACY,
+        lambda run: run.dp,
+        lambda _: "with --no-dp, which trains without privacy",
+        ", or train with privacy by leaving out --no-dp",
+    ),
+    Effect(
+        _OF_TABLES,
+        lambda run: run.dataset == "csv",
+        lambda run: f"on --dataset {run.dataset}, which is of images",
+        ", or give --dataset csv",
+    ),
+    Effect(
+        ("data_dir",),
+        lambda run: run.dataset != "csv",
+        lambda _: "with --dataset csv, whose files --features and --targets name",
+    ),
+    Effect(
+        ("activation",),
+        lambda run: run.architecture != "dense" or bool(run.hidden),
+        lambda _: "without hidden layers, between which it would be",
+        ", or give their widths by --hidden",
+    ),
+    Effect(
+        ("momentum",),
+        lambda run: run.optimizer == "sgd",
+        lambda run: f"with --optimizer {run.optimizer}, which has its own",
+        ", or give --optimizer sgd",
+    ),
+    Effect(
+        ("truncated_batch_size",),
+        lambda run: run.sampling == "truncated_poisson",
+        lambda run: f"with --sampling {run.sampling}, which cuts no batch",
+        ", or give --sampling truncated_poisson",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """Options of a training run. Those left at None are filled in by the recipe for the model (`jaxdp train --help`)."""
+
+    dataset: str = "mnist"
+    """data set: mnist is embedded; csv is a table, --features with --targets; any other name is a TFDS data set prepared under
+    --data-dir"""
+    data_dir: Path | None = None
+    """folder with prepared TFDS data sets; ~/tensorflow_datasets if not given"""
+    holdout: int = 0
+    """hold back this many training examples and evaluate on them instead of the test set: for choosing hyper-parameters"""
+    features: Path | None = None
+    """with --dataset csv: the file of features, ids in its first column"""
+    targets: Path | None = None
+    """with --dataset csv: the file of binary targets, with the same ids"""
+    columns: Path | None = None
+    """with --dataset csv: a file of the features to use, names or numbers from 0, one a line; all by default"""
+    categories: tuple[str, ...] = MOA_CATEGORIES
+    """with --dataset csv: what columns of text can hold, as column=value,value; public knowledge, never read off the data"""
+    bounds: tuple[float, float] | None = None
+    """with --dataset csv: the least and the largest that numbers can be, known without the data; values beyond are clamped"""
+    bounds_file: Path | None = None
+    """with --dataset csv: the same for each column by itself, a CSV file with the columns name, lower, upper"""
+    bounds_noise: float | None = None
+    """with --dataset csv: estimate bounds instead, under noise of this multiplier, and charge that to the ledger"""
+    missing: Literal["refuse", "middle"] = "refuse"
+    """with --dataset csv: what to do about missing numbers; middle puts them in the middle of their bounds"""
+    folds: int | None = None
+    """with --dataset csv: train this many models, each evaluated on the part of the records that it hasn't seen"""
+    fold: int | None = None
+    """with --folds: train this one alone, counted from 1"""
+    model: Literal["cnn", "mlp", "dense"] | None = None
+    """the tutorials' CNN (26,010 parameters on MNIST), MLP 784-256-64-10 with dropout 0.2, or for csv a dense network with layer
+    and weight normalisation and dropout 0.2; by default cnn, and dense for csv"""
+    hidden: tuple[int, ...] = (2048, 1048)
+    """widths of dense's hidden layers; none for logistic regression"""
+    precision: Literal["float32", "bf16"] = "float32"
+    """in which dense computes; parameters, clipping and noise are float32 always"""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """between layers; tanh suits clipped gradients"""
+    optimizer: Annotated[Literal["sgd", "adam"], tyro.conf.arg(aliases=["--opt"])] = "sgd"
+    """what takes the noisy mean gradient"""
+    lr: float | None = None
+    """learning rate; by default that of the recipe"""
+    momentum: float = 0.0
+    """decay of sgd's momentum, such as 0.9; none by default, as in the tutorials"""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """how the learning rate goes on after --warmup: constant, or falling to 0 by the end of the run"""
+    warmup: int = 0
+    """steps over which the learning rate rises to --lr"""
+    ema: float = 0.0
+    """decay of a moving average of the parameters, such as 0.999, which is what is evaluated and predicts then; 0 for none"""
+    patience: int | None = None
+    """stop after this many epochs without a better loss on --holdout or the fold; costs no privacy of the training examples"""
+    epochs: int | None = None
+    """passes over the data, of examples / batch size steps each, rounded (up with --sampling shuffle); by default that of the
+    recipe"""
+    batch_size: int | None = None
+    """examples a step: the expected number with --dp, the exact one with --no-dp or --sampling shuffle; by default that of the
+    recipe"""
+    dp: bool = True
+    """train with differential privacy"""
+    clip_norm: Annotated[float | None, tyro.conf.arg(aliases=["--l2-norm-clip"])] = None
+    """L2 norm to which each example's gradient is clipped; by default that of the recipe"""
+    noise_multiplier: Annotated[float | None, tyro.conf.arg(aliases=["--noise-mult"])] = None
+    """standard deviation of the noise in units of the clip norm; by default what --target-epsilon asks for"""
+    target_epsilon: float | None = None
+    """privacy budget. Alone it sets the noise multiplier; beside --noise-multiplier it ends the run before the step that would
+    overshoot it; 1.0 if neither is given; with --sampling shuffle, then, the noise that gives 1.0 to Poisson sampling"""
+    delta: float = 1e-5
+    """the delta of (epsilon, delta), below 1 / number of examples"""
+    sampling: Literal["poisson", "truncated_poisson", "shuffle"] = "poisson"
+    """how batches are drawn: poisson, each example on its own; truncated_poisson, at most --truncated-batch-size of that;
+    shuffle, every example once an epoch, for which no amplification by sampling can be accounted"""
+    truncated_batch_size: int | None = None
+    """the most examples of a batch with --sampling truncated_poisson; by default two standard deviations above --batch-size"""
+    adjacency: Literal["add_or_remove_one", "replace_special", "replace_one"] | None = None
+    """which data sets are neighbours; add_or_remove_one by default, and replace_special (an example blanked in place) with
+    --sampling shuffle"""
+    accountant: Literal["rdp", "pld"] | None = None
+    """by which accountant --target-epsilon is meant and epsilon shown; rdp by default, and pld where rdp can't account the run"""
+    ledger: Path | None = None
+    """JSON of what has been spent on the same data before, under the same adjacency: the statement.json of an earlier run, or a
+    ledger of jaxdp.accounting; --target-epsilon is then for all of it together"""
+    microbatch_size: int | None = None
+    """examples processed at once: bounds memory, changes speed only; by default what suits the device"""
+    seed: int | None = None
+    """for repeatable experiments: whoever knows it can subtract the noise; by default the operating system's entropy"""
+    device: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
+    """where to train; auto takes the best there is"""
+    output: Path | None = None
+    """folder for this run's results; runs/DATASET-MODEL-TIME if not given"""
+    resume: Path | None = None
+    """folder of an interrupted run to go on with, under the options it was started with"""
+    effects: ClassVar[tuple[Effect, ...]] = _EFFECTS
+
+    @property
+    def architecture(self) -> str:
+        """The model, named or not."""
+        return self.model or ("dense" if self.dataset == "csv" else "cnn")
+
+    def check(self) -> None:
+        """Refuse values out of range, with the flag's name, the value and the fix; and options without effect."""
+        check_effects(self)
+        check_given(
+            self,
+            _checks.positive,
+            {
+                "lr": "give a learning rate such as 1.0",
+                "target_epsilon": "give a privacy budget such as 1.0",
+                "bounds_noise": "give the noise in units of the sensitivity, such as 10",
+            },
+        )
+        counts = {
+            "epochs": "give the number of passes over the data",
+            "batch_size": "give the number of examples a step",
+            "microbatch_size": "give the examples to process at once",
+            "patience": "give the epochs to wait for a better loss",
+            "folds": "give the number of parts, such as 5",
+        }
+        check_given(self, _checks.count, counts)
+        for name in ("momentum", "ema"):
+            if not 0 <= _checks.real(f"--{name}", getattr(self, name), "give a decay such as 0.9") < 1:
+                raise UsageError(
+                    f"--{name}={getattr(self, name)} must lie between 0 and 1 (1 excluded): 0.9 is usual, 0 for none"
+                )
+        _checks.whole("--warmup", self.warmup, "give the steps over which the learning rate rises")
+        if any(width < 1 for width in self.hidden):
+            raise UsageError(f"--hidden={self.hidden} must be widths of layers, 1 or more each: such as 2048 1048")
+        if self.patience is not None and not self.holdout and self.dataset != "csv":
+            raise UsageError(
+                f"--patience={self.patience} stops by the loss on examples held back, and none are: give --holdout, such as 5000"
+            )
+        check_holdout(self.holdout)
+        check_seed(self.seed)
+        self._check_table()
+        if self.dp:
+            self._check_privacy()
+
+    def _check_table(self) -> None:
+        if self.dataset != "csv":
+            if self.model == "dense":
+                raise UsageError("--model dense goes with --dataset csv: give that, too, or leave it out")
+            return
+        if self.model not in (None, "dense"):
+            raise UsageError(f"--model={self.model} takes images: for --dataset csv leave it out, or give dense")
+        if self.features is None or self.targets is None:
+            raise UsageError("--dataset csv needs --features FILE and --targets FILE")
+        ways = [name for name in ("bounds", "bounds_file", "bounds_noise") if getattr(self, name) is not None]
+        if len(ways) != 1:
+            raise UsageError(
+                f"--dataset csv needs one way to scale numbers, and {len(ways)} are given: --bounds LOWER UPPER where they are "
+                "known without the data, --bounds-file FILE for each column by itself, or --bounds-noise to estimate them"
+            )
+        if self.bounds_noise is not None and not self.dp:
+            raise UsageError(
+                "--bounds-noise with --no-dp: a run without privacy has no ledger to charge; give --bounds"
+            )
+        if self.holdout:
+            raise UsageError(
+                f"--holdout={self.holdout} with --dataset csv: a fifth of the records is held back as it is; give --folds for "
+                "another part"
+            )
+        if self.folds is not None and self.folds < 2:
+            raise UsageError(f"--folds={self.folds} must be 2 or more: 5 is usual")
+        if self.fold is not None and not (self.folds and 1 <= self.fold <= self.folds):
+            raise UsageError(f"--fold={self.fold} is one of --folds={self.folds}, counted from 1")
+
+    def _check_privacy(self) -> None:
+        if self.clip_norm is not None:
+            _checks.positive("--clip-norm", self.clip_norm, "give the L2 norm to clip gradients to, such as 1.0")
+            _checks.clip_norm(self.clip_norm)
+        if self.noise_multiplier is not None:
+            fix = "give the noise in units of the clip norm, such as 1.1"
+            _checks.non_negative("--noise-multiplier", self.noise_multiplier, fix)
+            if self.noise_multiplier == 0:
+                raise UsageError(
+                    "--noise-multiplier=0 with --dp adds no noise, so epsilon would be infinite: give a noise multiplier "
+                    "above 0, or train without privacy by --no-dp"
+                )
+        _checks.delta(self.delta)
+        if self.truncated_batch_size is not None:
+            _checks.count("--truncated-batch-size", self.truncated_batch_size, "give the most examples of a batch")

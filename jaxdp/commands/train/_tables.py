@@ -1,0 +1,130 @@
+"""The problem that a table poses: which records to train on, how they are encoded, and what encoding them cost."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ... import data as datasets
+from ..._errors import UsageError
+from ...accounting import Ledger
+from ...data._csv import header_of
+from ...data._table import MOA_CATEGORIES
+from ...models import Classifier, classifier
+from ...runs._folder import RunFolder, as_written
+from ...runs._key_source import KeySource
+from .._options import that_matter
+from ._options import TrainOptions
+from ._problem import Problem
+from ._recipe import adjacency_of
+
+_HELD_BACK = 5  # by default a fifth of the records is
+
+
+def table_problem(options: TrainOptions, spent_before: Ledger) -> Problem:
+    """Read and encode the files that the options name, and divide them into records to train and to evaluate on.
+
+    Args:
+        options: with the files.
+        spent_before: what the same data have been used for before, from which estimated bounds differ in their noise.
+
+    Raises:
+        UsageError: for files that can't be read, don't match or hold what they shouldn't.
+    """
+    assert options.features is not None
+    assert options.targets is not None
+    columns = datasets.chosen_columns(options.features, options.columns)
+    _check_categories(options)
+    categories = datasets.declared_categories(options.categories, columns)
+    raw = datasets.read_columns(options.features, columns, categories)
+    datasets.refuse_constant(raw, options.features)
+    targets, names = datasets.read_targets(options.targets, raw.ids)
+    train, test = _divided(raw.ids, options)
+    read = (raw.values, targets, train)  # bounds that are estimated differ from run to run
+    described = {"options": that_matter(options), "columns": columns, "spent_before": spent_before.to_dict()}
+    bounds, ledger = _bounds(options, raw, train, KeySource(options.seed, described, lambda: read))
+    encoding = datasets.Encoding(columns, categories, options.missing, bounds)
+    features = encoding.encoded(options.features, raw)
+    described = {
+        "encoding": encoding.to_dict(),
+        "id": header_of(options.features)[0],
+        "targets": names,
+        "features": features.shape[1],
+    }
+    return Problem(
+        name=options.features.stem,
+        train=(features[train], targets[train]),
+        test=(features[test], targets[test]),
+        model=table_model(options, described),
+        described=described,
+        read=read,
+        public_test=False,
+        spent=ledger,
+    )
+
+
+def _check_categories(options: TrainOptions) -> None:
+    """Refuse categories of a column that isn't there or has some already; the default ones are of one competition's files."""
+    given = [text.partition("=")[0] for text in options.categories if text not in MOA_CATEGORIES]
+    header = header_of(options.features)[1:] if options.features else []
+    for name in given:
+        if name not in header or given.count(name) > 1:
+            why = "twice" if name in header else f"and {options.features} has no such column"
+            raise UsageError(
+                f"--categories are given of {name!r}, {why}: name each column of text once, such as sex=f,m"
+            )
+
+
+def table_model(options: TrainOptions, described: dict[str, Any]) -> Classifier:
+    """The model of a table, as its run's config describes it."""
+    return classifier(
+        "dense",
+        activation=options.activation,
+        num_classes=len(described["targets"]),
+        input_shape=(described["features"],),
+        hidden=tuple(options.hidden),
+        dtype="bfloat16" if options.precision == "bf16" else "float32",
+    )
+
+
+def _divided(ids: tuple[str, ...], options: TrainOptions) -> tuple[np.ndarray, np.ndarray]:
+    """The places of the records to train on, and of the others.
+
+    Where a record goes follows from its own id alone: one record more or less moves no other, so that the parts of neighbouring
+    data sets are neighbours, too.
+    """
+    folds, fold = options.folds or _HELD_BACK, options.fold or 1
+    numbers = (int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) for name in ids)
+    held_back = np.array([number % folds == fold - 1 for number in numbers])
+    train, test = np.flatnonzero(~held_back), np.flatnonzero(held_back)
+    if not len(train) or not len(test):
+        raise UsageError(
+            f"{len(ids)} records are too few: {len(train)} would be left to train on, and {len(test)} to evaluate on; give "
+            "fewer --folds, or more records"
+        )
+    return train, test
+
+
+def _bounds(
+    options: TrainOptions, raw: datasets.Columns, train: np.ndarray, keys: KeySource
+) -> tuple[datasets.Bounds, Ledger]:
+    """The numeric columns' bounds, and what they cost."""
+    numeric = ~np.array(raw.coded, bool)
+    names = tuple(name for name, is_number in zip(raw.names, numeric, strict=True) if is_number)
+    if options.bounds is not None:
+        return datasets.same_bounds(*options.bounds, len(names)), Ledger()
+    if options.bounds_file is not None:
+        return datasets.read_bounds(options.bounds_file, names), Ledger()
+    assert options.bounds_noise is not None
+    if options.resume is not None:  # what was released stays as it was: another draw would cost again
+        return _released(options.resume)
+    bounds, event = datasets.estimated_bounds(raw.values[train][:, numeric], options.bounds_noise, keys.key("bounds"))
+    ledger = Ledger(adjacency=adjacency_of(options.adjacency, options.sampling))
+    return bounds, ledger.add(event, f"the bounds of {len(names)} columns", nonce=keys.nonce("bounds"))
+
+
+def _released(folder: Path) -> tuple[datasets.Bounds, Ledger]:
+    config = RunFolder.existing(folder).read_json("config.json")
+    with as_written(folder / "config.json"):
+        return datasets.Encoding.from_dict(config["model"]["encoding"]).bounds, Ledger()

@@ -1,0 +1,390 @@
+"""`train`: from options to a finished run in a folder."""
+
+import importlib.metadata
+import json
+import shlex
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from ... import data as datasets
+from ..._errors import UsageError
+from ..._interrupts import resumable
+from ...accounting import Ledger, accountants_of, statement
+from ...dpsgd._run import DPSGD
+from ...dpsgd._step import TrainState
+from ...models import classifier
+from ...runs._checkpoint import Checkpoint, CheckpointFolder, save_model
+from ...runs._device import in_words, use_device
+from ...runs._finished import FinishedRun, load_run
+from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path
+from ...runs._key_source import KeySource, nonce_as_words
+from ...runs._loop import Loop, Totals
+from ...runs._plots import plot_epsilon, plot_metrics
+from ...runs._report import ProgressDisplay, progress_display, status_line, summary_table
+from .. import _options
+from .._options import from_dict, plan_that_matters, that_matter
+from ._optimizer import optimizer, params_of
+from ._options import TrainOptions
+from ._plain_step import PlainStep
+from ._problem import Problem
+from ._recipe import Plan, cut_nearly_always, settle
+from ._tables import table_problem
+
+_PUBLISHED = (  # of a summary: what follows from the plan and the ledger, and with --patience when the run ended
+    "dataset", "model", "epsilon", "accountant", "delta", "order", "total_epsilon", "noise_multiplier", "clip_norm", "sampling",
+    "adjacency", "batch_size", "steps", "epochs", "device",
+)  # fmt: skip
+_HELD_BACK = (
+    "The records held back to evaluate on are not protected either: losses and accuracies on them are without noise, "
+    f"which is why they are in the folder {PRIVATE}/."
+)
+
+
+def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
+    """Train a model as `jaxdp train` does.
+
+    Args:
+        options: what is asked for; with `options.resume`, the options that the run was started with.
+        console: where progress and results are shown; by default standard output.
+
+    Returns:
+        The finished run, as `jaxdp.load_run` gives it.
+
+    Raises:
+        UsageError: for anything in the options, the data or the folder that makes the run impossible or its epsilon
+            untrue; before anything is compiled, but for a clipped gradient that isn't what differentiation says.
+    """
+    options.check()
+    console = console or Console()
+    started = time.perf_counter()
+    device = use_device(options.device)
+    if options.resume is None:
+        spent_before = read_ledger(options.ledger)
+        problem = _problem(options, spent_before)
+        spent_before = spent_before.extend(problem.spent)
+        plan = settle(options, len(problem.train[0]), spent_before)
+        folder = RunFolder.create(_path_for(options))
+        with folder.locked():
+            folder.begin(_config(options, plan, problem, spent_before), options.seed, problem.fingerprint)
+            _Job(options, folder, problem, device, console, started).run()
+    else:
+        folder = RunFolder.existing(options.resume)
+        with as_written(folder.path / "config.json"):
+            _options.check_resumed(folder.path, folder.options(), options)
+        with nullcontext() if folder.is_finished else folder.locked():
+            if not folder.is_finished:
+                problem = _problem(options, Ledger())
+                if not folder.is_trained:  # of which the fingerprint may be erased already
+                    folder.check_data(problem.fingerprint)
+                _Job(options, folder, problem, device, console, started).run()
+    _show(folder, console)
+    return load_run(folder.path)
+
+
+@dataclass
+class _Job:
+    """A run under way: what does not change while it goes on, and the pieces of its course."""
+
+    options: TrainOptions
+    folder: RunFolder
+    problem: Problem
+    device: Any
+    console: Console
+    started: float
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """What the folder says of the run, the same when it is gone on with."""
+        return self.folder.read_json("config.json")
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan that the run was started with."""
+        with as_written(self.folder.path / "config.json"):
+            run = self.config["plan"]["run"]
+            return Plan(**{**self.config["plan"], "run": DPSGD(**run) if run else None})
+
+    @cached_property
+    def spent_before(self) -> Ledger:
+        """What had been spent before it."""
+        with as_written(self.folder.path / "config.json"):
+            return Ledger.from_dict(self.config["spent_before"])
+
+    def run(self) -> None:
+        """Start or go on, train, evaluate after each epoch, keep the model, erase the keys, and then state it."""
+        with resumable(f"jaxdp train --resume {shlex.quote(str(self.folder.path))}"):
+            if not self.folder.is_trained:
+                self._tell_of_the_plan()
+                with CheckpointFolder(self.folder.checkpoints, self.folder.mark) as checkpoints:
+                    loop, state = self._train(checkpoints)
+                self._keep(loop, state)
+            self.folder.erase()
+            self._publish()
+
+    def _tell_of_the_plan(self) -> None:
+        if self.plan.steps < self.plan.asked:
+            line = (
+                f"stopping after {self.plan.steps} of {self.plan.asked} steps, before --target-epsilon "
+                f"{self.options.target_epsilon} is overshot"
+            )
+            self.console.print(line, highlight=False, soft_wrap=True)
+        if self.plan.run is not None and (warning := cut_nearly_always(self.plan.run)):
+            self.console.print(warning, highlight=False, soft_wrap=True)
+
+    def _begun(self, step: Any, checkpoints: CheckpointFolder) -> Checkpoint:
+        """From where to go on: the newest checkpoint, or the state before the first step."""
+        keys = KeySource(self.options.seed, _described(self.config), lambda: self.problem.read)
+        fresh = step.init(self.problem.model.init(keys.key("parameters")), keys.key("run"))
+        nonce = None if self.plan.run is None else nonce_as_words(self.config["nonce"])
+        fresh = fresh._replace(spent_before=self.spent_before, nonce=nonce)
+        start, damaged = checkpoints.load(_checkpoint(fresh, Totals()))
+        for line in damaged:
+            self.console.print(f"{line}: going on from the one before", highlight=False, soft_wrap=True)
+        if start is None:
+            if self.folder.metrics():
+                raise UsageError(
+                    f"{self.folder.checkpoints} has no checkpoint, though epochs were made: start the run anew"
+                )
+            start = _checkpoint(fresh, Totals())
+            checkpoints.save(start)
+        self.folder.keep_metrics(self.folder.metrics(up_to_step=start.state.step))
+        return start
+
+    def _step(self) -> Any:
+        model, optimize = self.problem.model, optimizer(self.options, self.plan.lr, self.plan.steps)
+        if self.plan.run is None:
+            return PlainStep(
+                model.loss, optimize, batch_size=self.plan.batch_size, steps_per_epoch=self.plan.steps_per_epoch
+            )
+        return self.plan.run.make_step(model.loss, optimize, has_aux=True)
+
+    def _train(self, checkpoints: CheckpointFolder) -> tuple[Loop, TrainState]:
+        step, model = self._step(), self.problem.model
+        start = self._begun(step, checkpoints)
+        state = start.state
+        on_device = jax.device_put(self.problem.train)
+        with progress_display(self.console, self.plan.steps, start.state.step) as display:
+            loop = Loop(
+                step=step,
+                data=on_device,
+                steps_per_epoch=self.plan.steps_per_epoch,
+                steps=self.plan.steps,
+                on_steps=lambda made, totals: self._show_progress(display, loop, made, totals),
+                save=lambda state, totals: checkpoints.save(_checkpoint(state, totals)),
+            )
+            epochs = () if self._has_stopped() else loop.epochs(start.state, Totals(**start.totals))
+            for epoch, state, totals in epochs:
+                record = self._record(loop, epoch, state.step, totals)
+                inputs, labels = self.problem.test
+                predicted = model.probabilities(params_of(state), inputs)
+                record["test_loss"], record["test_accuracy"] = model.evaluate(predicted, labels)
+                self.folder.add_metrics(record)
+                checkpoints.save(_checkpoint(state, Totals()))
+                display.end_of_epoch(status_line(record, self.plan.epochs))
+                if self._has_stopped():
+                    break
+        return loop, state
+
+    def _has_stopped(self) -> bool:
+        """Whether the loss on examples held back has been no better for --patience epochs."""
+        if self.options.patience is None:
+            return False
+        losses = [record["test_loss"] for record in self.folder.metrics()]
+        return bool(losses) and len(losses) - 1 - int(np.argmin(losses)) >= self.options.patience
+
+    def _show_progress(self, display: ProgressDisplay, loop: Loop, made: int, totals: Totals) -> None:
+        if not display.due():
+            return
+        epoch = (made - 1) // self.plan.steps_per_epoch + 1
+        display.update(made, status_line(self._record(loop, epoch, made, totals), self.plan.epochs))
+
+    def _record(self, loop: Loop, epoch: int, made: int, totals: Totals) -> dict[str, Any]:
+        run = self.plan.run
+        return {
+            "epoch": epoch,
+            "step": made,
+            "train_loss": totals.mean("loss") / self.problem.model.targets,
+            "train_accuracy": totals.mean("correct"),
+            "clipped": totals.mean("clipped") if run else None,
+            "epsilon": self._epsilon(made),
+            "accountant": self.plan.accountant,
+            "delta": self.options.delta if run else None,
+            "steps_per_second": loop.steps_per_second,
+            "seconds": time.perf_counter() - self.started,
+        }
+
+    def _epsilon(self, made: int) -> float | None:
+        """What the run has cost so far."""
+        if self.plan.run is None or self.plan.accountant is None:
+            return None
+        return self.plan.run.epsilon(delta=self.options.delta, accountant=self.plan.accountant, steps=made)
+
+    def _keep(self, loop: Loop, state: TrainState) -> None:
+        """Write the model, the pictures, and then what came out, which stays private."""
+        records = self.folder.metrics()
+        last, run, options = records[-1], self.plan.run, self.options
+        summary = {
+            "dataset": self.problem.name,
+            "model": options.architecture,
+            "test_accuracy": last["test_accuracy"],
+            "test_loss": last["test_loss"],
+            "epsilon": None,
+            "batch_size": self.plan.batch_size,
+            "steps": state.step,
+            "epochs": last["epoch"],
+            "device": in_words(self.device),
+            "first_step_seconds": loop.first_step_seconds,
+            "milliseconds_per_step": loop.milliseconds_per_step,
+            "seconds": time.perf_counter() - self.started,
+            "folder": str(self.folder.path),
+        }
+        title = f"{options.architecture} on {self.problem.name}, without privacy"
+        if run is not None:
+            summary |= self._privacy(run)
+            plot_epsilon(run, options.delta, self.folder.epsilon_plot)
+            shown = summary["epsilon"][self.plan.accountant]
+            title = f"{options.architecture} on {self.problem.name}, ε = {shown:.3f} at δ = {options.delta:g}"
+        plot_metrics(records, title, self.folder.plot)
+        close_to_others(self.folder.plot)
+        save_model(self.folder.model(private=run is None), params_of(state), state.step)
+        self.folder.write_json(f"{PRIVATE}/summary.json", summary)
+
+    def _ledger(self, run: DPSGD) -> Ledger:
+        """All that was spent, this run with it."""
+        return self.spent_before.extend(run.ledger(nonce=self.config["nonce"]))
+
+    def _privacy(self, run: DPSGD) -> dict[str, Any]:
+        """What the summary says of privacy."""
+        delta = self.options.delta
+        able = accountants_of(run.event, run.adjacency)
+        spent = {name: run.spent(delta=delta, accountant=name) for name in ("rdp", "pld") if name in able}
+        shared = ("noise_multiplier", "clip_norm", "sampling", "adjacency")
+        alone = min(each.epsilon for each in spent.values())
+        return {
+            "epsilon": {name: each.epsilon for name, each in spent.items()},
+            "accountant": self.plan.accountant,
+            "delta": delta,
+            "order": spent["rdp"].order if "rdp" in spent else None,
+            "total_epsilon": self._ledger(run).total(delta=delta).epsilon if self.spent_before.entries else alone,
+            **{name: getattr(run, name) for name in shared},
+        }
+
+    def _publish(self) -> None:
+        """Write what says that the keys are erased, after they are, and at last what may be seen of the results."""
+        summary = self.folder.summary()
+        if self.plan.run is not None:
+            self._write_statement(self.plan.run, summary)
+        with_test = self.plan.run is not None and self.problem.public_test
+        shown = (*_PUBLISHED, *(("test_accuracy", "test_loss") if with_test else ()))
+        self.folder.write_json("summary.json", {name: summary[name] for name in shown if name in summary})
+
+    def _write_statement(self, run: DPSGD, summary: dict[str, Any]) -> None:
+        notes = ["The keys of this run, and the checkpoints that held them, were erased when it finished."]
+        if self.options.seed is not None:
+            notes = [_options.seeded("This run")]
+        if not self.problem.public_test:
+            notes.append(_HELD_BACK)
+        if self.options.patience is not None:
+            notes.append(_early_stopping(self.options.patience, summary["steps"], run.steps))
+        text = statement(run, delta=self.options.delta, spent_before=self.spent_before, notes=tuple(notes))
+        self.folder.write_text("statement.txt", text + "\n")
+        fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
+        described = {"run": _fields(run), "ledger": self._ledger(run).to_dict(), "statement": text}
+        self.folder.write_json("statement.json", fields | described)
+
+
+def _checkpoint(state: TrainState, totals: Totals) -> Checkpoint:
+    """What is kept of a state and of the epoch under way."""
+    model = params_of(state)
+    return Checkpoint(state, asdict(totals), None if model is state.params else model)
+
+
+def _show(folder: RunFolder, console: Console) -> None:
+    console.print(summary_table(folder.summary()))
+    statement_file = folder.path / "statement.txt"
+    if statement_file.exists():
+        console.print(statement_file.read_text("utf-8"), highlight=False, soft_wrap=True)
+
+
+def _path_for(options: TrainOptions) -> Path:
+    return options.output or new_path(f"{options.dataset.replace('/', '-')}-{options.architecture}")
+
+
+def read_ledger(path: Path | None) -> Ledger:
+    """The ledger in a JSON file, or in the statement.json of a run; an empty one for None.
+
+    Raises:
+        UsageError: where the file can't be read, or holds no ledger.
+    """
+    if path is None:
+        return Ledger()
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--ledger={path} can't be read ({error}): give the statement.json of a run, or a ledger's to_dict() as JSON"
+        ) from error
+    return Ledger.from_dict(content.get("ledger", content) if isinstance(content, dict) else content)
+
+
+def _problem(options: TrainOptions, spent_before: Ledger) -> Problem:
+    """The problem that the options pose."""
+    if options.dataset == "csv":
+        return table_problem(options, spent_before)
+    data = datasets.hold_back(datasets.load(options.dataset, options.data_dir), options.holdout)
+    shape = data.train_images.shape[1:]
+    return Problem(
+        name=data.name,
+        train=(data.train_images, data.train_labels),
+        test=(data.test_images, data.test_labels),
+        model=classifier(
+            options.architecture, activation=options.activation, num_classes=data.num_classes, input_shape=shape
+        ),
+        described={"num_classes": data.num_classes, "image_shape": shape},
+        read=(data.train_images, data.train_labels),
+        public_test=options.holdout == 0,
+        spent=Ledger(),
+    )
+
+
+def _early_stopping(patience: int, made: int, asked: int) -> str:
+    """What a statement says of it."""
+    return (
+        f"{made} of these {asked} steps were made: the run ended when the loss on examples held back had not improved for "
+        f"{patience} epochs, or would have. Epsilon is that of all {asked} steps, since when it ended depended on what was seen. "
+        "The examples held back are not among those it protects: they chose the end."
+    )
+
+
+def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: Ledger) -> dict[str, Any]:
+    """What is published of a run before it begins: neither its seed nor anything that the data tell for nothing."""
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
+    config = {
+        "options": _options.to_dict(replace(options, seed=None)),
+        "plan": {**asdict(plan), "run": _fields(plan.run) if plan.run else None},
+        "spent_before": spent_before.to_dict(),
+        "model": problem.described,
+        "network": problem.model.described,
+        "versions": versions,
+    }
+    described = _described(json.loads(json.dumps(config)))
+    return {**config, "nonce": KeySource(options.seed, described, lambda: problem.read).nonce("run")}
+
+
+def _described(config: dict[str, Any]) -> Any:
+    """What a run's draws depend on, beside its seed and its data, from its config as it was read."""
+    options = that_matter(from_dict(TrainOptions, config["options"]))
+    return [options, plan_that_matters(config["plan"]), config["spent_before"], config["model"]]
+
+
+def _fields(run: DPSGD) -> dict[str, Any]:
+    """What describes a run in JSON: all but its rule, which is flat for all that the command line trains."""
+    return {name: value for name, value in asdict(run).items() if name != "rule"}

@@ -1,0 +1,11 @@
+"""A whole private run: one frozen description, from which everything that is executed and accounted is built.
+
+`DPSGD` describes it, `PrivateStep` makes its steps from one `TrainState` to the next, `_self_check` tries the first one's clipped
+gradient against plain differentiation, `step_memory` asks the compiler
+what a step will need, and `validate` finds the layers of a flax model that no clipping makes private.
+"""
+
+from ._memory import StepMemory as StepMemory, largest_microbatch as largest_microbatch, step_memory as step_memory
+from ._run import DPSGD as DPSGD
+from ._step import PrivateStep as PrivateStep, RunKeys as RunKeys, StepMetrics as StepMetrics, TrainState as TrainState
+from ._validate import Obstacle as Obstacle, Validation as Validation, validate as validate

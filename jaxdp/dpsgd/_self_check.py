@@ -1,0 +1,302 @@
+"""Before a run's first step: its clipped gradient against plain differentiation, on two random examples.
+
+Epsilon is true if no example moves the sum by more than the sensitivity, whatever the loss. That rests on rules for the
+primitives that a loss is made of. Here the rules of one loss are tried on that loss itself, at the shapes and types of the
+real data, but never on the data: example by example without clipping, each parameter's gradient must be that of `jax.vmap` of
+`jax.grad`; the norm must not be below that gradient's; and what the run's own clip rule lets through of a single example must
+not be longer than the sensitivity.
+
+Random numbers may lie where a loss has no finite gradient (a label beyond the classes), which says nothing; others are
+then drawn. Two roundings of one gradient differ, the more so the worse conditioned it is: how much is measured, by moving
+every parameter by as little as the narrowest type of the computation tells apart.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from .._errors import UsageError
+from ..clipping import ClippedGrad, Explanation, Flat, Normalised, PerGroup, example_keys
+from ..clipping._per_example import per_example_values_and_grads
+from ..clipping.ghost import explain
+from ..jaxprs._jaxpr import opened, subjaxprs
+
+ROWS = 2
+_LIMITS = (
+    None,
+    2**20,
+    2**17,
+    2**15,
+    2**14,
+    2**12,
+    2**10,
+    2**8,
+    100,
+    10,
+    2,
+)  # random integers lie below; None for all that the type has
+_FLOATS: tuple[Callable[[np.random.Generator, Any], np.ndarray], ...] = (
+    lambda rng, shape: rng.standard_normal(shape, np.float32),
+    lambda rng, shape: rng.random(shape, np.float32),
+    lambda rng, shape: rng.integers(0, 2, shape).astype(np.float32),
+)
+_OFF = "make_step(..., self_check=False) goes without the check"
+
+
+class _Oracle(NamedTuple):
+    """Plain gradients of two examples: each leaf [2, ...], the length of each [leaves, 2], and its rounding."""
+
+    grads: list[np.ndarray]
+    lengths: np.ndarray
+    rounding: np.ndarray
+
+    @property
+    def totals(self) -> np.ndarray:
+        """Each example's norm, [2]."""
+        return np.linalg.norm(self.lengths, axis=0)
+
+
+def signature(*trees: Any) -> Any:
+    """What tells programs apart: the structure, shapes and types of their arguments."""
+    leaves, structure = jax.tree.flatten(trees)
+    return structure, tuple((jnp.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
+
+
+def self_check(
+    grad_fn: ClippedGrad, params: Any, data: Any, shared: tuple[Any, ...], key: Key[Array, ""] | None
+) -> None:
+    """Compare a gradient function with plain differentiation, once, on two random examples.
+
+    Args:
+        grad_fn: of the run.
+        params: of the state; used as they are, and once moved at random, since much has no gradient at an
+            initialisation by zeros.
+        data: pytree of arrays [n, ...]; of its shapes and types alone.
+        shared: as the loss gets it.
+        key: of the losses' randomness, for its kind; None for a loss without.
+
+    Raises:
+        UsageError: for a disagreement, naming the parameter; for a loss that has no finite gradient on any of the random
+            examples.
+    """
+    with jax.default_matmul_precision("highest"):  # so that what differs is not a device's rounding of products
+        check = _Check(grad_fn, params, data, shared, key)
+        for params_there, batch, oracle in check.trials():
+            check.compare(params_there, batch, oracle)
+
+
+class _Check:
+    def __init__(self, grad_fn: ClippedGrad, params: Any, data: Any, shared: tuple[Any, ...], key: Any) -> None:
+        self._grad_fn, self._params, self._shared = grad_fn, params, shared
+        impl = None if key is None else jax.random.key_impl(key)
+        self._keys = lambda: None if impl is None else example_keys(jax.random.key(0, impl=impl), ROWS)
+        self._rng = np.random.default_rng(0)
+        self._leaves, self._structure = jax.tree.flatten(data)
+        batch = self._draw(_FLOATS[0], [2] * len(self._leaves))
+        self._loss = grad_fn.traced(params, batch, shared, self._keys())
+        narrowest = 2.0**-23 if jax.default_backend() == "cpu" else 2.0**-10  # where products may be rounded to TF32
+        of_params = [float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(params)]
+        self._epsilon = max(narrowest, *of_params, _epsilon(() if self._loss is None else self._loss.plan.jaxpr.eqns))
+        self._plain = _compiled(self._plain_program, params, batch, shared)
+        self._clipped = self._clipped_program(grad_fn, batch)
+        self._unclipped = self._clipped
+        if isinstance(grad_fn.rule, Normalised):  # scales by a clip norm of infinity, at which others don't clip
+            self._unclipped = self._clipped_program(replace(grad_fn, rule=Flat()), batch)
+
+    def _plain_program(self, params: Any, batch: Any, shared: Any) -> Any:
+        fn, has_aux = self._grad_fn.loss_fn, self._grad_fn.has_aux
+        values, grads = per_example_values_and_grads(fn, has_aux, params, batch, shared, self._keys())
+        return values[0] if has_aux else values, grads
+
+    def _clipped_program(self, grad_fn: ClippedGrad, batch: Any) -> Callable[..., Any]:
+        def clipped(params: Any, batch: Any, mask: Any, clip_norm: Any, shared: Any) -> tuple[Any, Any]:
+            total, (_, norms, _) = grad_fn.sum_and_rows(
+                self._loss, params, batch, mask, self._keys(), shared, clip_norm
+            )
+            return total, norms
+
+        return _compiled(clipped, self._params, batch, jnp.ones(ROWS, jnp.bool_), jnp.float32(1), self._shared)
+
+    def trials(self) -> Iterator[tuple[Any, Any, _Oracle]]:
+        """Parameters and examples at which the gradients are finite, with them."""
+        for floats in _FLOATS:
+            limits: list[int | None] = [2] * len(self._leaves)
+            small = self._draw(floats, limits)
+            oracle = self._oracle(self._params, small)
+            if oracle is None:
+                continue
+            yield self._params, small, oracle
+            wide = small
+            for i, leaf in enumerate(self._leaves):
+                if not jnp.issubdtype(jnp.result_type(leaf), jnp.integer):
+                    continue
+                for limit in _LIMITS:
+                    limits[i] = limit
+                    batch = self._draw(floats, limits)
+                    found = self._oracle(self._params, batch)
+                    if found is not None:
+                        wide, oracle = batch, found
+                        break
+            if wide is not small:
+                yield self._params, wide, oracle
+            moved = self._moved()
+            oracle = self._oracle(moved, wide)
+            if oracle is not None:
+                yield moved, wide, oracle
+            return
+        raise UsageError(
+            "self_check: the loss has no finite gradient on any random example of the data's shapes (normal, uniform in "
+            "[0, 1], zeros and ones; integers from 0 and 1 to all of their type) at these parameters, so that its clipping can't "
+            f"be compared with plain differentiation: see that the parameters are finite; {_OFF}"
+        )
+
+    def _draw(self, floats: Callable[..., np.ndarray], limits: Sequence[int | None]) -> Any:
+        rows = [_random(self._rng, floats, leaf, limit) for leaf, limit in zip(self._leaves, limits, strict=True)]
+        return self._structure.unflatten(rows)
+
+    def _moved(self) -> Any:
+        def move(leaf: np.ndarray) -> Any:
+            size = 0.1 * np.sqrt(np.mean(np.square(leaf))) + 0.01 if leaf.size else 0.0
+            return leaf + size * self._rng.standard_normal(leaf.shape, np.float32)
+
+        return _changed(move, self._params)
+
+    def _nudged(self, params: Any) -> Any:
+        step = lambda leaf: np.float32(self._epsilon) * self._rng.integers(-1, 1, leaf.shape, np.int8, endpoint=True)
+        return _changed(lambda leaf: leaf * (1 + step(leaf)), params)
+
+    def _oracle(self, params: Any, batch: Any) -> _Oracle | None:
+        """The plain gradients; None where they, or the losses, aren't finite."""
+        losses, grads = map(_on_host, self._plain(params, batch, self._shared))
+        if not all(np.isfinite(leaf).all() for leaf in (*losses, *grads)):
+            return None
+        _, nudged = map(_on_host, self._plain(self._nudged(params), batch, self._shared))
+        rounding = _lengths([a - b for a, b in zip(grads, nudged, strict=True)])
+        found = _Oracle(grads, _lengths(grads), np.nan_to_num(rounding, nan=np.inf))
+        return found if found.totals.max() < 1e30 else None
+
+    def compare(self, params: Any, batch: Any, oracle: _Oracle) -> None:
+        """Refuse what differs on these examples."""
+        relative = min(max(32 * self._epsilon, 1e-4), 0.3)
+        rounding = oracle.rounding
+        slack = relative * (oracle.lengths + oracle.totals / 10) + 8 * rounding
+        slack_of_norm = relative * oracle.totals + 8 * np.linalg.norm(rounding, axis=0)
+        shortest = oracle.totals[oracle.totals > 0].min(initial=math.inf)
+        clip_norm = max(min(self._grad_fn.clip_norm, shortest / 2), 1e-25)  # at which something is clipped
+        clip_norm = 1.0 if math.isinf(clip_norm) else float(np.float32(clip_norm))
+        for i in range(ROWS):
+            total, norms = self._alone(self._unclipped, params, batch, i, math.inf)
+            off = _lengths([(leaf - grads[i])[None] for leaf, grads in zip(total, oracle.grads, strict=True)])[:, 0]
+            wrong = np.flatnonzero(~(off <= slack[:, i]))
+            if len(wrong):
+                self._refuse(
+                    wrong[:1],
+                    f"is {off[wrong[0]]:.3g} away from the gradient of plain differentiation, of length "
+                    f"{oracle.lengths[wrong[0], i]:.3g}",
+                )
+            total, _ = self._alone(self._clipped, params, batch, i, clip_norm)
+            contribution = float(np.linalg.norm(_lengths([leaf[None] for leaf in total])))
+            if contribution > clip_norm * (1 + 1e-5):
+                self._refuse(
+                    self._culprits(params, batch, oracle, i),
+                    f"lets one example contribute {contribution:.3g} where the sensitivity is {clip_norm:.3g}",
+                )
+            if norms[i] < oracle.totals[i] - slack_of_norm[i]:
+                self._refuse(
+                    self._culprits(params, batch, oracle, i),
+                    f"makes the norm {norms[i]:.3g} of an example whose gradient has norm {oracle.totals[i]:.3g}",
+                )
+
+    def _alone(self, program: Any, params: Any, batch: Any, i: int, clip_norm: float) -> tuple[list[Any], Any]:
+        """What one example contributes, leaf by leaf, and the norms."""
+        total, norms = program(params, batch, jnp.arange(ROWS) == i, jnp.float32(clip_norm), self._shared)
+        return _on_host(total), np.asarray(norms)
+
+    def _culprits(self, params: Any, batch: Any, oracle: _Oracle, i: int) -> np.ndarray:
+        """The leaves that, each to be clipped to half of its length, are longer; all leaves where there is none."""
+        weights = {str(leaf): max(length, 1e-12) ** 2 for leaf, length in enumerate(oracle.lengths[:, i])}
+        by_leaf = replace(self._grad_fn, rule=PerGroup(weights=weights))
+        program = self._clipped_program(by_leaf, batch)
+        total, _ = self._alone(program, params, batch, i, max(oracle.totals[i] / 2, 1e-25))
+        lengths = _lengths([leaf[None] for leaf in total])[:, 0]
+        longer = np.flatnonzero(lengths > 0.6 * oracle.lengths[:, i])
+        return longer if len(longer) else np.arange(len(lengths))
+
+    def _refuse(self, leaves: Any, what: str) -> None:
+        by_rules = replace(self._grad_fn, method="auto", strict=False)
+        loss = by_rules.traced(
+            self._params, self._draw(_FLOATS[0], [2] * len(self._leaves)), self._shared, self._keys()
+        )
+        assert loss is not None
+        report = explain(loss.plan, self._params)
+        lines = Explanation(tuple(report.leaves[i] for i in leaves))
+        names = ", ".join(f"params{line.name}" for line in lines.leaves)
+        raise UsageError(
+            f"self_check: on random examples of the data's shapes, the clipped gradient of {names} {what}: a rule of the clipped "
+            "gradient is wrong for this loss, and epsilon would be false. Use the parameter in another way, or "
+            f'jaxdp.clipped_grad(..., method="vmap"), and please report it.\n{lines}'
+        )
+
+
+def _compiled(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+    """The program, made quickly rather than to be quick."""
+    quickly: Any = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    return jax.jit(fn).lower(*args).compile(compiler_options=quickly if jax.default_backend() == "cpu" else None)
+
+
+def _random(rng: np.random.Generator, floats: Callable[..., np.ndarray], like: Any, limit: int | None) -> jax.Array:
+    """Two rows of a leaf's shape and type; integers of all magnitudes below the limit, it and zero among them."""
+    shape, dtype = (ROWS, *jnp.shape(like)[1:]), jnp.result_type(like)
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return jax.random.split(jax.random.key(rng.integers(2**31), impl=jax.random.key_impl(like)), shape)
+    if dtype == jnp.bool_:
+        return jnp.asarray(rng.integers(0, 2, shape).astype(np.bool_))
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return jnp.asarray(floats(rng, shape) + 1j * floats(rng, shape), dtype)
+    if not jnp.issubdtype(dtype, jnp.integer):
+        return jnp.asarray(floats(rng, shape)).astype(dtype)
+    info = jnp.iinfo(dtype)
+    most = int(info.max) if limit is None else min(limit - 1, int(info.max))
+    values = np.minimum(np.exp2(rng.random(shape) * math.log2(most + 2.0)) - 1, most).astype(np.uint64)
+    if values.size:
+        values.flat[0] = most
+    signs = rng.integers(0, 2, shape) * (
+        limit is None and int(info.min) < 0 and np.arange(values.size).reshape(shape) > 0
+    )
+    return jnp.asarray(np.where(signs == 1, -values.astype(np.int64), values.astype(np.int64)).astype(dtype))
+
+
+def _epsilon(eqns: Any) -> float:
+    """The distance from 1 to the next number of the narrowest floating-point type that is computed."""
+    found = 0.0
+    for eqn in eqns:
+        for var in eqn.outvars:
+            if jnp.issubdtype(getattr(var.aval, "dtype", jnp.int32), jnp.floating):
+                found = max(found, float(jnp.finfo(var.aval.dtype).eps))
+        found = max([found, *(_epsilon(opened(body).eqns) for body in subjaxprs(eqn))])
+    return found
+
+
+def _changed(change: Callable[[np.ndarray], Any], params: Any) -> Any:
+    """Parameters changed on the host, where they were on the device."""
+
+    def changed(leaf: jax.Array) -> jax.Array:
+        value = np.asarray(change(np.asarray(leaf, np.float32)))
+        return jax.device_put(value.astype(leaf.dtype), leaf.sharding)
+
+    return jax.tree.map(changed, params)
+
+
+def _on_host(tree: Any) -> list[np.ndarray]:
+    return [np.asarray(leaf, np.float32) for leaf in jax.tree.leaves(tree)]
+
+
+def _lengths(leaves: Sequence[np.ndarray]) -> np.ndarray:
+    """[leaves, examples]: how long each example's part [examples, ...] of each leaf is."""
+    return np.stack([np.linalg.norm(leaf.reshape(len(leaf), -1).astype(np.float64), axis=1) for leaf in leaves])

@@ -1,0 +1,329 @@
+"""The whole private step, compiled once: draw → gather → clip → sum → noise → optimizer.
+
+The draw is an index array over all examples whose drawn part comes first; the step walks it in microbatches, gathers each
+one's rows and adds its clipped gradients up. How many microbatches it walks follows the number drawn, so that no draw
+can be too large, no drawn example is left out, and padding costs less than one microbatch.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int32, Key, UInt32
+
+from .. import _checks
+from .._errors import UsageError
+from ..accounting import Ledger
+from ..clipping import Quantile, check_batch, check_loss, check_params, closed, example_keys, excess_within, takes_rng
+from ..noise._keys import Domain, nonce_in_hex, nonce_of, own_key
+from ..sampling import Draw, rows_at
+from ..transforms import PrivatizeState, check_numbers, check_suitable, check_transform, in_float32
+from ._self_check import self_check, signature
+
+if TYPE_CHECKING:
+    from ._run import DPSGD
+
+
+class RunKeys(NamedTuple):
+    """Three scalar keys, one for each kind of randomness; a step's own keys are derived from them and its number."""
+
+    sampling: Key[Array, ""]
+    noise: Key[Array, ""]
+    loss: Key[Array, ""]
+
+    @classmethod
+    def split_from(cls, key: Key[Array, ""]) -> "RunKeys":
+        """The three keys of a run."""
+        return cls(*jax.random.split(own_key(key, Domain.RUN), 3))
+
+
+class TrainState(NamedTuple):
+    """What a step takes and gives: everything that a run needs to go on.
+
+    Go on from a state once. The noise of a step follows from its keys and its number: a copy of a state, stepped again on other
+    data or other parameters, gets the same noise, and the difference of both outputs has none. That can't be seen (a run that is
+    resumed does the same, on the same data). `step.continue_from(state, key)` goes on with noise of its own.
+
+    Attributes:
+        params: the parameters.
+        opt_state: the optimizer's state, float32.
+        keys: for the draws, the noise and the losses' randomness of all steps.
+        step: how many steps have been made; a plain int, so that a run can't be overdrawn unseen.
+        rule_state: the clip rule's state, for rules that have one.
+        run: what the steps are accounted as; a step of another run refuses the state.
+        spent_before: what earlier runs on the same data have cost.
+        nonce: uint32 [4]. A name for the noise, from which its key can't be found; it outlives the keys' erasure.
+    """
+
+    params: Any
+    opt_state: Any
+    keys: RunKeys
+    step: int
+    rule_state: Any = None
+    run: "DPSGD | None" = None
+    spent_before: Ledger = Ledger()
+    nonce: UInt32[Array, "4"] | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """All that has been spent on the way to this state: by earlier runs, and by this one's steps so far.
+
+        This one's entry names its noise by `nonce`: no ledger takes two runs that drew the same.
+        """
+        if self.run is None:
+            return self.spent_before
+        nonce = None if self.nonce is None else nonce_in_hex(self.nonce)
+        return self.spent_before.extend(self.run.ledger(int(self.step), nonce=nonce))
+
+
+class StepMetrics(NamedTuple):
+    """What a step saw of the training data; not covered by the run's epsilon.
+
+    Attributes:
+        examples: int32 scalar. How many examples were drawn.
+        loss: float32 scalar. Their mean loss; NaN for an empty draw.
+        clipped: float32 scalar. The fraction whose gradient was longer than the clip norm, or not finite.
+        aux: pytree of float32. The mean of the loss's auxiliary data; None without.
+    """
+
+    examples: Int32[Array, "*steps"]
+    loss: Float[Array, "*steps"]
+    clipped: Float[Array, "*steps"]
+    aux: Any
+
+
+class PrivateStep:
+    """What `DPSGD.make_step` returns: `init` makes a state, a call makes one step, `many` makes several in one program.
+
+    The arrays of a state are donated: after `state, metrics = step(state, data)` the old state is gone.
+    """
+
+    def __init__(
+        self,
+        run: "DPSGD",
+        loss_fn: Callable[..., Any],
+        optimizer: optax.GradientTransformation,
+        *,
+        has_aux: bool,
+        self_check: bool,
+    ) -> None:
+        check_transform(optimizer)
+        self.run = run
+        self._grad_fn = run.clipped_grad(loss_fn, has_aux=has_aux)
+        self._optimizer = in_float32(optimizer)
+        self._takes_rng = takes_rng(loss_fn)
+        self._checks_itself = self_check
+        self._checked: set[Any] = set()
+        self._compiled = jax.jit(self._scan, static_argnames="num_steps", donate_argnames="carry")
+
+    def init(self, params: Any, key: Key[Array, ""]) -> TrainState:
+        """The state before the first step.
+
+        Args:
+            params: pytree of floating-point arrays; copied, since steps donate theirs.
+            key: scalar key; whoever knows it can subtract the noise. `jaxdp.key_from_entropy()` makes one.
+
+        Returns:
+            A `TrainState`.
+
+        Raises:
+            UsageError: for parameters that aren't floating-point arrays or hold NaN, what isn't a scalar key, and an optimizer
+                that accumulates gradients (`optax.MultiSteps`, wherever in it), adds noise of its own, wants more than the noisy
+                mean and the parameters (`optax.lbfgs`: a loss would be a further look at the data), or computes with NaN.
+        """
+        check_params(params)
+        _checks.key(key)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            if _checks.has_nan(leaf):
+                raise UsageError(
+                    f"params{jax.tree_util.keystr(path)} holds NaN: nothing can be learnt from there; give numbers"
+                )
+        params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
+        check_suitable(self._optimizer, params)
+        opt_state = self._optimizer.init(params)
+        check_numbers(opt_state)
+        return self._start(params, opt_state, RunKeys.split_from(key), Ledger())
+
+    def continue_from(self, state: TrainState, key: Key[Array, ""]) -> TrainState:
+        """Go on under this run from where another one stopped: with other noise, say, or another batch size.
+
+        What the other run spent goes into `state.ledger`; this one's steps and noise begin anew.
+
+        Args:
+            state: of a step with the same optimizer; its arrays are used, so it is gone after the next step.
+            key: scalar key of this run alone, such as `jaxdp.key_from_entropy()`: noise drawn twice hides nothing.
+
+        Returns:
+            A `TrainState` before this run's first step.
+
+        Raises:
+            UsageError: for a state without a run, another adjacency, or another optimizer's state.
+        """
+        _check_state(state, "continue_from")
+        if state.run is None:
+            raise UsageError("continue_from: the state is of no run; begin with step.init(params, key)")
+        _checks.key(key)
+        like = jax.eval_shape(self._optimizer.init, state.params)
+        if jax.tree.structure(like) != jax.tree.structure(state.opt_state):
+            raise UsageError("continue_from: the state is of another optimizer: make the step with the same one")
+        spent = state.ledger
+        own = jax.random.fold_in(own_key(key, Domain.NEXT_RUN), len(spent.entries))
+        fresh = RunKeys.split_from(own)
+        return self._start(state.params, state.opt_state, fresh, spent)
+
+    def _start(self, params: Any, opt_state: Any, keys: RunKeys, spent_before: Ledger) -> TrainState:
+        self.run.ledger(0).check_like(spent_before)
+        rule = self._grad_fn.rule
+        rule_state = rule.init(self.run.clip_norm, keys.noise) if isinstance(rule, Quantile) else None
+        return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before, nonce_of(keys.noise))
+
+    def __call__(self, state: TrainState, data: Any, *shared: Any) -> tuple[TrainState, StepMetrics]:
+        """One step.
+
+        Args:
+            state: from `init` or the step before, which takes its arrays; a copy that steps again, on other data, gets the same
+                noise, which then hides neither: see `TrainState`.
+            data: pytree of arrays [num_examples, ...], inputs and labels together, the same at every step.
+            *shared: handed to the loss after the example, as they are; `jaxdp.Shared(value)` where an axis has the length
+                num_examples. Each new value of what is no array, such as a Python number, is compiled anew: give
+                `jnp.float32(x)` where it changes from step to step.
+
+        Returns:
+            The next state, and `StepMetrics` of scalars.
+
+        Raises:
+            UsageError: for data of another size than the run's, data in `shared`, more steps than the run has, a state that is
+                none or whose step was made, anything traced, what `jaxdp.clipped_grad` refuses, and before the first step what
+                the self-check finds (`DPSGD.make_step`).
+        """
+        state, metrics = self.many(state, data, *shared, num_steps=1)
+        return state, jax.tree.map(lambda leaf: leaf[0], metrics)
+
+    def many(self, state: TrainState, data: Any, *shared: Any, num_steps: int) -> tuple[TrainState, StepMetrics]:
+        """`num_steps` steps in one compiled program; the metrics are stacked [num_steps]. Else as a call."""
+        num_steps = _checks.count("num_steps", num_steps, "give how many steps to make")
+        _check_state(state, "step")
+        _refuse_traced("data and what is shared", (data, shared, jnp.zeros(())))  # which is traced within any trace
+        if state.run != self.run:
+            raise UsageError(
+                f"the state is of another run than this step's: {_difference(state.run, self.run)}. Its epsilon would be false; "
+                "step.continue_from(state, key) goes on under the new run and keeps a ledger of both"
+            )
+        made = int(state.step) + num_steps
+        if made > self.run.steps:
+            raise UsageError(
+                f"step {state.step} + {num_steps} exceeds the run's steps={self.run.steps}: further steps would cost more "
+                "than run.epsilon says; describe a longer run with jaxdp.DPSGD(steps=...)"
+            )
+        size = check_batch(data)
+        if size != self.run.num_examples:
+            raise UsageError(
+                f"data has {size} examples and the run was described with num_examples={self.run.num_examples}: its "
+                "sampling rate, and so its epsilon, would be false; describe the run with the number of examples it trains on"
+            )
+        shared = closed(self._grad_fn.unwrapped(shared, None, "step(state, (X, Y))"))
+        self._check_gradients(state, data, shared)
+        carry = (state.params, state.opt_state, state.rule_state)
+        carry, metrics = self._compiled(carry, state.keys, jnp.int32(state.step), data, shared, num_steps=num_steps)
+        params, opt_state, rule_state = carry
+        return state._replace(params=params, opt_state=opt_state, step=made, rule_state=rule_state), metrics
+
+    def _check_gradients(self, state: TrainState, data: Any, shared: tuple[Any, ...]) -> None:
+        """The self-check of arguments of these shapes and types, before the first step with them."""
+        if self._checks_itself and (kind := signature(state.params, data, shared)) not in self._checked:
+            key = state.keys.loss if self._takes_rng else None
+            self_check(self._grad_fn, state.params, data, shared, key)
+            self._checked.add(kind)
+
+    def _scan(
+        self, carry: tuple[Any, Any, Any], keys: RunKeys, first: Any, data: Any, shared: Any, *, num_steps: int
+    ) -> tuple[tuple[Any, Any, Any], StepMetrics]:
+        one_step = partial(self._one_step, keys, data, shared)
+        if num_steps == 1:  # outside a loop, where a CPU has fewer things to wait for
+            carry, metrics = one_step(carry, first)
+            return carry, jax.tree.map(lambda leaf: leaf[None], metrics)
+        return jax.lax.scan(one_step, carry, first + jnp.arange(num_steps, dtype=jnp.int32))
+
+    def _one_step(
+        self, keys: RunKeys, data: Any, shared: Any, carry: tuple[Any, Any, Any], step: Any
+    ) -> tuple[tuple[Any, Any, Any], StepMetrics]:
+        params, opt_state, rule_state = carry
+        clip_norm = self._grad_fn.clip_norm_now(rule_state)
+        sampler = self.run.sampler(keys.sampling)
+        loss_key = jax.random.fold_in(keys.loss, step)
+        # Microbatches that fill a draw of the usual size: few draws need a further, mostly empty one.
+        sums, excess, metrics = self._clipped_sum(
+            params, data, shared, sampler.draw(step), sampler.usual_size, loss_key, clip_norm
+        )
+        if isinstance(self._grad_fn.rule, Quantile):
+            rule_state = self._grad_fn.rule.update_by_count(rule_state, excess)
+        noise = self.run.privatize(keys.noise)
+        means, _ = noise.update(sums, PrivatizeState(keys.noise, step), sensitivity=jnp.float32(clip_norm))
+        updates, opt_state = self._optimizer.update(means, opt_state, params)
+        return (optax.apply_updates(params, updates), opt_state, rule_state), metrics
+
+    def _clipped_sum(
+        self, params: Any, data: Any, shared: Any, draw: Draw, usual: float, loss_key: Any, clip_norm: Any
+    ) -> tuple[Any, Any, StepMetrics]:
+        """A draw's sum of clipped gradients, a quantile rule's count of it, and the means of what its losses returned."""
+        rng, keys = (loss_key, example_keys(loss_key, 1)) if self._takes_rng else (None, None)
+        check_loss(self._grad_fn.loss_fn, self._grad_fn.has_aux, params, data, shared, rng)
+        loss = self._grad_fn.traced(params, data, shared, keys)
+        rows = self._grad_fn.usual_microbatch_size(loss, params, usual)
+        rows = min(rows, self.run.num_examples)
+        indices = jnp.pad(draw.indices, (0, rows), constant_values=self.run.num_examples)
+
+        def microbatch(start: Any) -> tuple[Any, Any, Any]:
+            chosen = jax.lax.dynamic_slice_in_dim(indices, start, rows)
+            mask = start + jnp.arange(rows, dtype=jnp.int32) < draw.size
+            batch = jax.tree.map(lambda leaf: rows_at(leaf, chosen), data)  # of padding zeros: no record is in it
+            keys = example_keys(loss_key, rows, start) if self._takes_rng else None
+            grads, (losses, norms, aux) = self._grad_fn.sum_and_rows(loss, params, batch, mask, keys, shared, clip_norm)
+            clipped = mask & ~(norms <= clip_norm)
+            sums = jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))
+            return grads, excess_within(norms, mask, jnp.float32(clip_norm)), sums
+
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(microbatch, jnp.int32(0)))
+        grads, excess, totals = jax.lax.fori_loop(
+            0,
+            (draw.size + rows - 1) // rows,
+            lambda i, carry: jax.tree.map(jnp.add, carry, microbatch(i * rows)),
+            nothing,
+        )
+        mean_loss, clipped, aux = jax.tree.map(lambda total: total / draw.size.astype(jnp.float32), totals)
+        return grads, excess, StepMetrics(draw.size, mean_loss, clipped, aux)
+
+
+def _check_state(state: Any, name: str) -> None:
+    """Refuse what is no state, one whose arrays a step has taken, and one that is traced."""
+    if not isinstance(state, TrainState):
+        raise UsageError(f"{name}: state is a {type(state).__name__}: begin with state = step.init(params, key)")
+    _refuse_traced("the state", state)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        if isinstance(leaf, jax.Array) and leaf.is_deleted():
+            raise UsageError(
+                f"{name}: the arrays of the state are gone (state{jax.tree_util.keystr(path)}): a step takes them for its "
+                "own. Go on with the state that it returned, as in state, metrics = step(state, data); to keep one, copy it "
+                "before"
+            )
+    _checks.step(f"{name}: state.step", state.step)
+
+
+def _refuse_traced(name: str, tree: Any) -> None:
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree)):
+        raise UsageError(
+            f"step: {name}: traced by jax. A step is compiled already, and counts what it spends on the host. Call it outside of "
+            "jax.jit, jax.vmap and jax.lax.scan; step.many(state, data, num_steps=...) makes several in one program"
+        )
+
+
+def _difference(theirs: "DPSGD | None", ours: "DPSGD") -> str:
+    if theirs is None:
+        return "it has none; begin with step.init(params, key)"
+    names = [field.name for field in fields(ours) if getattr(theirs, field.name) != getattr(ours, field.name)]
+    return "; ".join(f"{name}: {getattr(theirs, name)}, {getattr(ours, name)}" for name in names)

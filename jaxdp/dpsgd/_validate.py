@@ -1,0 +1,143 @@
+"""What in a flax model can't be trained privately, and what to use in its place.
+
+DP-SGD bounds what one example can do through its gradient. A layer that mixes the examples of a batch, or that remembers
+something of them outside the parameters, goes past that bound.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from .._errors import UsageError
+
+_SUBSTITUTES = {
+    "BatchNorm": "GroupNorm or LayerNorm, which normalise each example on its own",
+    "SpectralNorm": "WeightNorm, or jaxdp.models.WeightNormDense, which keep no estimate between steps",
+}
+_WHY = {
+    "BatchNorm": "normalises by the mean and the variance of the whole batch, and stores them: an example reaches the gradients "
+    "of others, and the stored statistics have no noise",
+    "SpectralNorm": "stores an estimate that every step changes",
+}
+_STATE = "a variable that is a parameter, or none: what a step stores of its examples has no noise"
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """A layer that can't be trained privately.
+
+    Attributes:
+        path: the layer's place in the model, as "Encoder_0/BatchNorm_1".
+        kind: its class, or the collection of a variable that isn't a parameter.
+        why: what is wrong with it.
+        substitute: what to use in its place.
+    """
+
+    path: str
+    kind: str
+    why: str
+    substitute: str
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.kind}) {self.why}: use {self.substitute}"
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What `validate` found; nothing, where the model can be trained privately."""
+
+    obstacles: tuple[Obstacle, ...]
+
+    def check(self) -> None:
+        """Raise `UsageError` if there is any obstacle, naming each."""
+        if self.obstacles:
+            raise UsageError("the model can't be trained privately: " + "; ".join(map(str, self.obstacles)))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.obstacles)) or "nothing in the model stands against private training"
+
+
+def validate(model: Any, *inputs: Any, **keywords: Any) -> Validation:
+    """Look through a flax model for what can't be trained privately. Nothing is computed.
+
+    Args:
+        model: a `flax.linen` module, or an `nnx` one.
+        *inputs: of the model, for one example: arrays, or `jax.ShapeDtypeStruct`; an `nnx` module needs none.
+        **keywords: of the model's call, such as `train=True`.
+
+    Returns:
+        A `Validation`, which prints as a list and whose `check()` raises.
+
+    Raises:
+        UsageError: for what is no flax module.
+
+    Example:
+        >>> import flax.linen as nn, jax
+        >>> model = nn.Sequential([nn.Dense(8), nn.BatchNorm(use_running_average=False), nn.Dense(2)])
+        >>> [obstacle.path for obstacle in validate(model, jax.ShapeDtypeStruct((4,), "float32")).obstacles]
+        ['layers_1']
+    """
+    import flax.linen as nn
+    from flax import nnx
+
+    if isinstance(model, nn.Module):
+        return Validation(tuple(_of_linen(model, inputs, keywords)))
+    if isinstance(model, nnx.Module):
+        return Validation(tuple(_of_nnx(model)))
+    raise UsageError(
+        f"model is a {type(model).__name__}: give a flax.linen or nnx module; of other frameworks the loss alone counts"
+    )
+
+
+def _of_linen(model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Obstacle]:
+    import flax.linen as nn
+
+    layers: dict[tuple[str, ...], str] = {}
+
+    def seen(next_call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        layers.setdefault(tuple(context.module.path), type(context.module).__name__)
+        return next_call(*args, **kwargs)
+
+    def init(*inputs: Any) -> Any:
+        names = ("params", "dropout", "default")
+        keys = dict(zip(names, jax.random.split(jax.random.key(0), len(names)), strict=True))
+        with nn.intercept_methods(seen):
+            return model.init(keys, *inputs, **keywords)
+
+    collections = jax.eval_shape(init, *inputs)
+    known = {path for path, kind in layers.items() if kind in _SUBSTITUTES}
+    for path in sorted(known):
+        yield _obstacle(path, layers[path])
+    for name, variables in collections.items():
+        if name == "params":
+            continue
+        owners = {tuple(entry.key for entry in path)[:-1] for path, _ in jax.tree_util.tree_leaves_with_path(variables)}
+        for owner in sorted(owners):
+            if not any(owner[: len(path)] == path for path in known):
+                kind = f"{layers.get(owner, 'module')} with variables in {name!r}"
+                yield Obstacle("/".join(owner) or "the model itself", kind, "keeps state beside its parameters", _STATE)
+
+
+def _of_nnx(model: Any) -> Iterator[Obstacle]:
+    from flax import nnx
+
+    for path, node in nnx.iter_graph(model):
+        name = type(node).__name__
+        names = tuple(map(str, path))
+        if isinstance(node, nnx.Module) and name in _SUBSTITUTES:
+            yield _obstacle(names, name)
+        elif isinstance(node, nnx.BatchStat) and not _inside_known(model, path):
+            yield Obstacle("/".join(names), name, "keeps state beside its parameters", _STATE)
+
+
+def _inside_known(model: Any, path: tuple[Any, ...]) -> bool:
+    node: Any = model
+    for entry in path[:-1]:
+        node = node[entry] if isinstance(node, list | tuple | dict) else getattr(node, str(entry), None)
+    return type(node).__name__ in _SUBSTITUTES
+
+
+def _obstacle(path: tuple[str, ...], kind: str) -> Obstacle:
+    return Obstacle("/".join(path) or "the model itself", kind, _WHY[kind], _SUBSTITUTES[kind])

@@ -1,0 +1,288 @@
+"""Checkpoints by orbax: all that a run needs to go on to the same end, and enough to notice damage or another data set; and the
+model that is left of them.
+
+A checkpoint holds the parameters, the optimizer's state, the keys, the step, the totals of the unfinished epoch and the
+ledger. It is written to a temporary folder and renamed, so a kill leaves the one before. The two newest are kept; a damaged
+one is passed over for the one before, which leads to the same result. They are private, and go with the keys when the run is
+finished; the model has a folder of its own.
+"""
+
+import gc
+import hashlib
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._errors import UsageError
+from ..accounting import Ledger
+from ..dpsgd._step import TrainState
+from ._folder import close_to_others
+
+_Read = TypeVar("_Read")
+_TREES = ("opt_state", "rule_state")  # of a state, beside its parameters and keys
+
+
+class Checkpoint(NamedTuple):
+    """What is saved: the state, its ledger with it; the totals so far of the epoch under way; and the parameters to predict with,
+    where they are not the state's own."""
+
+    state: TrainState
+    totals: dict[str, float]
+    model: Any = None
+
+
+class CheckpointFolder:
+    """The checkpoints of one run, in `folder`. A context manager, since orbax works in threads of its own."""
+
+    def __init__(self, folder: Path, fingerprint: str | None = None) -> None:
+        """Open the folder; `fingerprint` marks what is saved and must be on what is loaded; without one, to read alone."""
+        self._folder = folder.absolute()
+        self._fingerprint = fingerprint
+        try:
+            self._checkpointer = _checkpointer(self._folder, keep=2, alone=fingerprint is not None)
+        except Exception as error:  # orbax reads every checkpoint's description, and raises what it likes
+            raise UsageError(
+                f"{self._folder} can't be opened ({_reason(error)}): see that it is a folder to write to, with checkpoints as "
+                "they were written; or start the run anew in another folder"
+            ) from error
+
+    def __enter__(self) -> "CheckpointFolder":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._checkpointer.close()
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint; returns when it is on disk."""
+        state = checkpoint.state
+        arrays = _arrays(checkpoint)
+        metadata = {"totals": checkpoint.totals, "ledger": state.ledger.to_dict(), "digest": _digest(arrays)}
+        metadata["fingerprint"] = self._fingerprint
+        with _orbax():
+            self._checkpointer.save(state.step, arrays, custom_metadata=metadata, overwrite=True)
+        self._folder.chmod(0o700)
+        close_to_others(self._folder / str(state.step))
+
+    def load(self, like: Checkpoint) -> tuple[Checkpoint | None, list[str]]:
+        """The newest checkpoint that can be read, and a line for each newer one that couldn't.
+
+        Args:
+            like: one of the same structure, shapes and dtypes (of its keys the generator is read, of the rest only that).
+
+        Returns:
+            (None, []) where there is no checkpoint at all.
+
+        Raises:
+            UsageError: where there are checkpoints and none can be read.
+        """
+        return self._newest(lambda step: self._load_step(step, like))
+
+    def load_model(self, like: Any) -> tuple[Any, int] | None:
+        """(parameters to predict with, step) of the newest checkpoint that can be read; None where there is no checkpoint.
+
+        Args:
+            like: parameters of the same structure and shapes; nothing needs to be known of the rest of the state.
+
+        Raises:
+            UsageError: where there are checkpoints and none can be read.
+        """
+        return self._newest(lambda step: self._load_model_of_step(step, like))[0]
+
+    def _newest(self, read: Callable[[int], _Read]) -> tuple[_Read | None, list[str]]:
+        """What `read` makes of the newest checkpoint that can be read, and a line for each newer one that couldn't."""
+        damaged = []
+        for step in sorted((found.step for found in self._checkpointer.checkpoints), reverse=True):
+            with _orbax():
+                try:
+                    return read(step), damaged
+                except UsageError:
+                    raise
+                except Exception as error:  # orbax and tensorstore raise what they like on damaged files
+                    damaged.append(f"checkpoint {self._folder / str(step)} is damaged ({_reason(error)})")
+                _let_reads_end()
+        if damaged:
+            raise UsageError(
+                "; ".join(damaged) + ": none can be read, so the run can't go on; start it anew in another folder"
+            )
+        return None, []
+
+    def _load_model_of_step(self, step: int, like: Any) -> tuple[Any, int]:
+        arrays, _ = self._load_arrays(step, None)
+        leaves, structure = jax.tree.leaves(arrays.get("model", arrays["params"])), jax.tree.structure(like)
+        if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in jax.tree.leaves(like)]:
+            raise ValueError("its parameters have other shapes than the model's")
+        return jax.tree.unflatten(structure, map(jnp.asarray, leaves)), step
+
+    def _load_arrays(self, step: int, like: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(arrays, metadata) as they were saved."""
+        with _orbax():
+            metadata: Any = self._checkpointer.metadata(step).custom_metadata
+            arrays: Any = self._checkpointer.load(step, like)
+        if not metadata or metadata.get("digest") != _digest(arrays):
+            raise ValueError("its contents don't match their digest")
+        return arrays, metadata
+
+    def _load_step(self, step: int, like: Checkpoint) -> Checkpoint:
+        arrays, metadata = self._load_arrays(step, _abstract(_arrays(like)))
+        if self._fingerprint is not None and metadata.get("fingerprint") != self._fingerprint:
+            raise UsageError(
+                f"checkpoint {self._folder / str(step)} is of a run with another configuration or other data: the same keys on "
+                "other data would let anyone subtract the noise. Bring back the run's own folder, or start another run"
+            )
+        fresh = like.state
+        state = fresh._replace(
+            **{name: _restored(getattr(fresh, name), arrays.get(name, {})) for name in _TREES},
+            params=jax.tree.map(jnp.asarray, arrays["params"]),
+            keys=jax.tree.unflatten(
+                jax.tree.structure(fresh.keys),
+                [_stored_key(arrays["keys"][name], key) for name, key in fresh.keys._asdict().items()],
+            ),
+            step=step,
+        )
+        if state.ledger != Ledger.from_dict(metadata["ledger"]):
+            raise UsageError(
+                f"checkpoint {self._folder / str(step)} has another ledger than this run after {step} steps: it is of another run"
+            )
+        return Checkpoint(state, metadata["totals"], arrays.get("model"))
+
+
+def save_model(folder: Path, params: Any, step: int) -> None:
+    """Write the final model, all or nothing: parameters alone, nothing of the data and no keys.
+
+    Args:
+        folder: of the model.
+        params: its parameters.
+        step: after how many steps they are.
+    """
+    with _orbax(), closing(_checkpointer(folder.absolute(), keep=1, alone=True)) as checkpointer:
+        arrays = {"params": params}
+        checkpointer.save(step, arrays, custom_metadata={"digest": _digest(arrays)}, overwrite=True)
+
+
+def load_model(folder: Path, like: Any) -> tuple[Any, int] | None:
+    """(parameters, step) of the model in a folder; None where there is none.
+
+    Args:
+        folder: of the model.
+        like: parameters of the same structure, shapes and dtypes.
+
+    Raises:
+        UsageError: where it can't be read.
+    """
+    if not folder.exists():
+        return None
+    try:
+        with _orbax(), closing(_checkpointer(folder.absolute(), keep=1, alone=False)) as checkpointer:
+            try:
+                return _newest_model(checkpointer, like)
+            except Exception as error:  # orbax and tensorstore raise what they like on damaged files
+                reason = _reason(error)
+            _let_reads_end()
+    except Exception as error:  # it reads the model's description first, too
+        reason = _reason(error)
+    raise UsageError(f"the model in {folder} is damaged ({reason}): bring back the folder, or train anew")
+
+
+def _newest_model(checkpointer: Any, like: Any) -> tuple[Any, int] | None:
+    steps = [found.step for found in checkpointer.checkpoints]
+    if not steps:
+        return None
+    arrays = checkpointer.load(max(steps), _abstract({"params": like}))
+    metadata = checkpointer.metadata(max(steps)).custom_metadata
+    if not metadata or metadata.get("digest") != _digest(arrays):
+        raise ValueError("its contents don't match their digest")
+    return jax.tree.map(jnp.asarray, arrays["params"]), max(steps)
+
+
+def _checkpointer(path: Path, *, keep: int, alone: bool) -> Any:
+    """Of the newest so many; `alone` in the folder, it clears away what a kill left half done."""
+    from orbax.checkpoint import v1 as ocp
+
+    newest = ocp.training.preservation_policies.LatestN(keep)
+    with _orbax():  # orbax takes any path, and declares its own
+        return ocp.training.Checkpointer(
+            path,  # pyright: ignore[reportArgumentType]
+            preservation_policy=newest,  # pyright: ignore[reportArgumentType]
+            cleanup_tmp_directories=alone,
+        )
+
+
+def _abstract(arrays: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)
+
+
+def _arrays(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What orbax stores: trees without empty branches, which it refuses; what isn't parameters by its leaves' positions."""
+    state = checkpoint.state
+    arrays = {"params": state.params, "keys": {name: _words(key) for name, key in state.keys._asdict().items()}}
+    for name in _TREES:
+        if leaves := jax.tree.leaves(getattr(state, name)):
+            arrays[name] = {f"{i:06d}": _words(leaf) for i, leaf in enumerate(leaves)}
+    return arrays if checkpoint.model is None else {**arrays, "model": checkpoint.model}
+
+
+def _restored(like: Any, stored: dict[str, Any]) -> Any:
+    """A tree of the structure of `like` from its leaves."""
+    leaves = [
+        _stored_key(leaf, one) for (_, leaf), one in zip(sorted(stored.items()), jax.tree.leaves(like), strict=True)
+    ]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _words(leaf: Any) -> Any:
+    """A key's words, and every other array as it is."""
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _stored_key(leaf: Any, like: Any) -> Any:
+    """The inverse of `_words`: a key of the same generator as `like`, or an array."""
+    array = jnp.asarray(leaf)
+    return jax.random.wrap_key_data(array, impl=jax.random.key_impl(like)) if _is_key(like) else array
+
+
+def _digest(arrays: Any) -> str:
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        array = np.asarray(leaf)
+        digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _let_reads_end() -> None:
+    """Of reads that fail beside the first, their threads and asyncio tell as they end and are collected: here, unheard."""
+    time.sleep(0.2)
+    gc.collect()
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what an error says."""
+    return str(error).splitlines()[0][:200] if str(error).strip() else type(error).__name__
+
+
+@contextmanager
+def _orbax() -> Iterator[None]:
+    """Orbax warns of things that don't concern a run on one host, and logs what it raises as well; both are kept quiet."""
+    silent_below, told = logging.root.manager.disable, sys.unraisablehook
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        sys.unraisablehook = lambda _: None
+        try:
+            yield
+        finally:
+            logging.disable(silent_below)
+            sys.unraisablehook = told

@@ -1,0 +1,133 @@
+"""The loop over epochs: steps are dispatched ahead of the device, and the host only reads what has been computed.
+
+The data stay on the device. While one step runs the next ones are already queued, so the device never waits for the host;
+metrics are read as they become ready, which drives the progress display, and everything is read at the end of an epoch. Between
+two calls is where a run that is asked to stop stops, with a checkpoint of all it has made.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import numpy as np
+
+from .._interrupts import asked_to_stop, stop_here
+from ..dpsgd._step import StepMetrics, TrainState
+
+_AHEAD = 8  # calls queued on the device before the host waits for the oldest
+_SECONDS_BETWEEN_CHECKPOINTS = 60.0
+
+
+@runtime_checkable
+class Step(Protocol):
+    """What the loop needs of a step; `PrivateStep` and `PlainStep` have it."""
+
+    def many(self, state: TrainState, data: Any, *, num_steps: int) -> tuple[TrainState, StepMetrics]:
+        """Make several steps."""
+        ...
+
+
+@dataclass
+class Totals:
+    """Sums over the examples of an epoch so far."""
+
+    examples: float = 0.0
+    loss: float = 0.0
+    clipped: float = 0.0
+    correct: float = 0.0
+
+    def add(self, metrics: StepMetrics) -> None:
+        """Add the steps of one call; an empty draw has no loss to add."""
+        examples = np.asarray(metrics.examples, np.float64)
+        drawn = examples > 0
+        self.examples += float(examples.sum())
+        for name, mean in (("loss", metrics.loss), ("clipped", metrics.clipped), ("correct", metrics.aux)):
+            total = float((np.asarray(mean, np.float64)[drawn] * examples[drawn]).sum())
+            setattr(self, name, getattr(self, name) + total)
+
+    def mean(self, name: str) -> float:
+        """The mean over the epoch's examples; NaN where none was drawn."""
+        return getattr(self, name) / self.examples if self.examples else float("nan")
+
+
+@dataclass
+class Loop:
+    """Runs a training run from one state to its end, telling what happens as it does.
+
+    Attributes:
+        step: makes the steps.
+        data: on the device.
+        steps_per_epoch: steps of an epoch.
+        steps: steps of the run.
+        on_steps: called as results arrive, with the number of steps made and the epoch's totals.
+        save: called with the state and the totals, between epochs' ends, at least once a minute and before the run stops.
+    """
+
+    step: Step
+    data: Any
+    steps_per_epoch: int
+    steps: int
+    on_steps: Callable[[int, Totals], None]
+    save: Callable[[TrainState, Totals], None]
+    first_step_seconds: float | None = None
+    training_seconds: float = 0.0
+    steps_timed: int = 0
+    _saved_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def milliseconds_per_step(self) -> float | None:
+        """Mean time of a step after the first; None before the second."""
+        return 1e3 * self.training_seconds / self.steps_timed if self.steps_timed else None
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Steps a second, the first one apart; None before the second."""
+        return self.steps_timed / self.training_seconds if self.steps_timed else None
+
+    def epochs(self, state: TrainState, totals: Totals) -> Iterator[tuple[int, TrainState, Totals]]:
+        """Yield (epoch counted from 1, state, totals) at the end of each epoch that `state` has not finished yet."""
+        while state.step < self.steps:
+            stop_here()  # what there is has been saved
+            epoch = state.step // self.steps_per_epoch + 1
+            state = self._finish_epoch(state, totals, min(epoch * self.steps_per_epoch, self.steps))
+            yield epoch, state, totals
+            totals = Totals()
+            self._saved_at = time.monotonic()
+
+    def _finish_epoch(self, state: TrainState, totals: Totals, end: int) -> TrainState:
+        per_call = steps_per_call(self.steps_per_epoch)
+        waiting: deque[StepMetrics] = deque()
+        started, timed_from = time.perf_counter(), state.step
+        while state.step < end or waiting:
+            if state.step < end and len(waiting) < _AHEAD:
+                state, metrics = self.step.many(state, self.data, num_steps=min(per_call, end - state.step))
+                waiting.append(metrics)
+                if self.first_step_seconds is None:
+                    jax.block_until_ready(metrics)
+                    self.first_step_seconds = time.perf_counter() - started
+                    started, timed_from = time.perf_counter(), state.step
+            else:
+                totals.add(jax.device_get(waiting.popleft()))
+                self.on_steps(state.step - sum(len(m.loss) for m in waiting), totals)
+            due = time.monotonic() - self._saved_at > _SECONDS_BETWEEN_CHECKPOINTS or asked_to_stop()
+            if due and state.step < end:
+                while waiting:
+                    totals.add(jax.device_get(waiting.popleft()))
+                self.save(state, totals)
+                self._saved_at = time.monotonic()
+                stop_here()
+        jax.block_until_ready(state.params)
+        self.training_seconds += time.perf_counter() - started
+        self.steps_timed += state.step - timed_from
+        return state
+
+
+def steps_per_call(steps_per_epoch: int) -> int:
+    """How many steps to compile into one program: one on a CPU, where a loop is no faster and hurts some models, and up
+    to 32 elsewhere, where dispatching costs more; a divisor of the epoch, so that one program serves all calls."""
+    if jax.default_backend() == "cpu":
+        return 1
+    return max(steps for steps in range(1, min(32, steps_per_epoch) + 1) if steps_per_epoch % steps == 0)

@@ -1,0 +1,113 @@
+"""Pictures of runs: metrics by epoch, epsilon against steps, and accuracy against epsilon of several runs."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..accounting import accountants_of, epsilon_at_interval
+from ..dpsgd._run import DPSGD
+from ..sampling import steps_per_shuffled_epoch
+from ._pictures import new_figure, save_figure
+
+_POINTS = 12
+_INTERVAL = 1e-3  # of a privacy loss: ten times faster than dp-accounting's own, and never below the truth
+_NAMES = {"rdp": "RDP", "pld": "PLD"}
+
+
+def plot_metrics(records: list[dict[str, Any]], title: str, path: Path) -> None:
+    """Draw the recorded epochs to a PNG.
+
+    Args:
+        records: lines of metrics.jsonl.
+        title: what was trained, and how.
+        path: where to write the picture, all or nothing.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    epochs = [record["epoch"] for record in records]
+    private = bool(records) and records[-1]["epsilon"] is not None
+    figure = new_figure(12 if private else 8)
+    axes = figure.subplots(1, 3 if private else 2)
+    for axis, name, unit in ((axes[0], "loss", "cross-entropy (nats)"), (axes[1], "accuracy", "accuracy (%)")):
+        scale = 100 if name == "accuracy" else 1
+        for split, style in (("train", "--"), ("test", "-")):
+            values = [scale * record[f"{split}_{name}"] for record in records]
+            axis.plot(epochs, values, style, marker="o", markersize=3, label=split)
+        axis.set_ylabel(unit)
+        axis.legend(frameon=False)
+    if private:
+        axes[2].plot(epochs, [record["epsilon"] for record in records], "-", marker="o", markersize=3, color="tab:red")
+        axes[2].set_ylabel(f"ε at δ = {records[-1]['delta']:g} ({_NAMES[records[-1]['accountant']]})")
+        axes[2].set_ylim(bottom=0)
+    for axis in axes:
+        axis.set_xlabel("epoch")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.grid(alpha=0.3)
+    figure.suptitle(title)
+    save_figure(figure, path)
+
+
+def plot_epsilon(run: DPSGD, delta: float, path: Path) -> None:
+    """Draw ε at `delta` against the steps of a run, by each accountant that can account it."""
+    figure = new_figure(6)
+    axis = figure.subplots()
+    steps = sorted({int(step) for step in np.linspace(1, run.steps, _POINTS)})
+    style = "default"
+    if run.sampling == "shuffle":  # an epoch is paid for when it begins
+        per_epoch = steps_per_shuffled_epoch(run.num_examples, int(run.expected_batch_size))
+        steps, style = [*range(1, run.steps, per_epoch), run.steps], "steps-post"
+    for name in ("rdp", "pld"):
+        if name in accountants_of(run.event, run.adjacency):
+            spent = lambda step, by=name: epsilon_at_interval(run.event_of(step), delta, by, run.adjacency, _INTERVAL)
+            values = [spent(step).epsilon for step in steps]
+            label = f"{_NAMES[name]} ({values[-1]:.3f})"
+            axis.plot(steps, values, "-", marker="o", markersize=3, drawstyle=style, label=label)
+    axis.set_xlabel("steps")
+    axis.set_ylabel(f"ε at δ = {delta:g}")
+    axis.set_ylim(bottom=0)
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False, loc="lower right")
+    kind = {"poisson": "Poisson", "truncated_poisson": "truncated Poisson", "shuffle": "shuffled"}[run.sampling]
+    figure.suptitle(
+        f"{kind} batches of {run.expected_batch_size:g} from {run.num_examples:,}, noise multiplier {run.noise_multiplier:.3g}"
+    )
+    save_figure(figure, path)
+
+
+def plot_comparison(runs: list[dict[str, Any]], path: Path) -> None:
+    """Draw test accuracy against ε for finished runs; those without privacy as lines across.
+
+    Args:
+        runs: with name, test_accuracy, epsilon (None without privacy), accountant and delta.
+        path: where to write the picture, all or nothing.
+    """
+    figure = new_figure(7)
+    axis = figure.subplots()
+    private = [run for run in runs if run["epsilon"] is not None]
+    for run in private:
+        axis.plot(run["epsilon"], 100 * run["test_accuracy"], "o", markersize=5)
+        axis.annotate(
+            run["name"],
+            (run["epsilon"], 100 * run["test_accuracy"]),
+            fontsize=7,
+            xytext=(4, -9),
+            textcoords="offset points",
+        )
+    for run in runs:
+        if run["epsilon"] is None:
+            axis.axhline(100 * run["test_accuracy"], linestyle="--", linewidth=1, color="gray")
+            axis.annotate(
+                f"{run['name']} (no privacy)",
+                (0.01, 100 * run["test_accuracy"]),
+                fontsize=7,
+                xycoords=("axes fraction", "data"),
+            )
+    deltas = sorted({f"{run['delta']:g}" for run in private})
+    accountants = sorted({_NAMES[run["accountant"]] for run in private})
+    axis.set_xlabel(f"ε at δ = {', '.join(deltas)} ({', '.join(accountants)})" if private else "ε")
+    axis.set_ylabel("test accuracy (%)")
+    axis.margins(0.15)
+    axis.set_xlim(left=0)
+    axis.grid(alpha=0.3)
+    save_figure(figure, path)

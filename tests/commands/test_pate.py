@@ -1,0 +1,307 @@
+"""`jaxdp pate`, whole: what it leaves, who may see it, and that a killed run ends as one that was never killed."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jaxdp
+from jaxdp import cli, pate
+from jaxdp.commands.pate import _pipeline
+from jaxdp.runs._folder import RunFolder
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*no record of some class")
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
+PUBLIC = ("labels.csv", "statement.txt", "statement.json")
+
+
+def options(folder: Path, **changes: Any) -> list[str]:
+    """8 teachers of 64 real digits each."""
+    chosen = {"data-dir": FIXTURES, "teachers": 8, "queries": 60, "teacher-epochs": 2, "teacher-batch-size": 16}
+    chosen |= {
+        "student-steps": 12,
+        "delta": 1e-3,
+        "seed": 3,
+        "threshold": 1,
+        "sigma-threshold": 8,
+        "sigma-max": 6,
+        "output": folder,
+    } | changes
+    return ["pate", *(f"--{name}={value}" for name, value in chosen.items())]
+
+
+def result(folder: Path) -> tuple[list[bytes], list[bytes], list[Any]]:
+    """What must be the same: the labels and the ledger, the student's bits, its metrics."""
+    run = jaxdp.load_run(folder)
+    return (
+        [(folder / name).read_bytes() for name in (*PUBLIC, "private/report.json")],
+        [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(run.params)],
+        run.metrics,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pate") / "run"
+    cli.main(options(folder))
+    return folder
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(arguments)
+    assert exit_.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_a_run_leaves_its_folder_and_keeps_apart_what_is_private(finished: Path) -> None:
+    names = {path.name for path in finished.iterdir()}
+    assert names == {*PUBLIC, "config.json", "summary.json", "model", "private"}
+    private = {"keys.json", "predictions.npy", "votes.npy", "votes.png", "epsilon.png", "report.json", "statement.json"}
+    private |= {"run.json", "metrics.jsonl", "summary.json", "student.png", "lock"}
+    assert {path.name for path in (finished / "private").iterdir()} == private
+    assert (finished / "private").stat().st_mode & 0o077 == 0
+    assert "data_dependent" in (finished / "private" / "report.json").read_text()
+    for name in ("statement.txt", "statement.json", "summary.json", "labels.csv"):
+        assert "data_dependent" not in (finished / name).read_text()
+        assert "sanitised" not in (finished / name).read_text()
+
+
+def test_no_published_file_has_a_hash_of_the_private_records(finished: Path) -> None:
+    """With all labels known but one, such a hash would tell that one."""
+    import hashlib
+
+    from jaxdp import data
+
+    images = data.load("mnist", FIXTURES)
+    clues = []
+    for of in (images[1:5], images[1:3], images[2:3]):
+        described, plain = hashlib.sha256(), hashlib.sha256()
+        for array in of:
+            described.update(f"{array.dtype.str}{array.shape}".encode())
+            described.update(np.ascontiguousarray(array).data)
+            plain.update(np.ascontiguousarray(array).data)
+        clues += [described.digest(), plain.digest()]
+    for path in finished.rglob("*"):
+        if path.is_file() and "private" not in path.relative_to(finished).parts:
+            content = path.read_bytes()
+            assert not any(clue in content or clue.hex().encode() in content for clue in clues), path
+            assert b"train_loss" not in content, path
+            assert b"agreement" not in content, path
+    assert json.loads((finished / "private" / "run.json").read_text()) == {"seed": 3}
+    assert json.loads((finished / "config.json").read_text())["options"]["seed"] is None
+    assert not (finished / "private" / "checkpoints").exists()
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (finished / "private").rglob("*"))
+
+
+def test_the_epsilon_is_that_of_the_votes_that_were_cast(finished: Path) -> None:
+    predictions = np.load(finished / "private" / "predictions.npy")
+    votes = np.load(finished / "private" / "votes.npy")
+    np.testing.assert_array_equal(votes, pate.vote_counts(predictions, 10))
+    with (finished / "labels.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    answered = np.array([line["answered"] == "1" for line in lines])
+    mechanism = pate.ConfidentNoisyMax(threshold=1, sigma_threshold=8, sigma_max=6)
+    report = pate.analyze(votes, mechanism, answered=answered, delta=1e-3)
+    stored = json.loads((finished / "private" / "report.json").read_text())
+    assert stored["asked"] == len(lines) == 60
+    assert stored["answered"] == answered.sum() > 0
+    assert stored["epsilon"]["rdp"] == report.data_independent.epsilon
+    assert stored["data_dependent_epsilon"] == report.data_dependent.epsilon
+    ledger = jaxdp.accounting.Ledger.from_dict(json.loads((finished / "statement.json").read_text())["ledger"])
+    assert ledger.epsilon(delta=1e-3).epsilon == pytest.approx(report.data_independent.epsilon)
+    assert [line["label"] == "" for line in lines] == [line["answered"] == "0" for line in lines]
+
+
+def test_the_keys_with_which_noise_could_be_subtracted_are_erased(finished: Path) -> None:
+    keys = json.loads((finished / "private" / "keys.json").read_text())
+    assert set(keys.values()) == {None}
+
+
+def test_the_student_can_be_loaded_and_predicts(finished: Path, tmp_path: Path) -> None:
+    cli.main(["predict", str(finished), "--output", str(tmp_path / "labels.csv")])
+    lines = (tmp_path / "labels.csv").read_text().splitlines()
+    assert len(lines) == 129
+    cli.main(["compare", str(finished), "--output", str(tmp_path / "compare.png")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["teachers", "labels", "student"])
+def test_a_run_broken_off_at_any_stage_ends_as_one_that_was_not(
+    stage: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    save, erase, record = _pipeline.save_array, _pipeline.erase_keys, RunFolder.add_metrics
+
+    def in_teachers(path: Path, array: np.ndarray) -> None:
+        save(path, array)
+        if (array[:, 0] >= 0).sum() >= 3:
+            raise KeyboardInterrupt
+
+    def after_labels(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def in_student(self: RunFolder, line: dict[str, Any]) -> None:
+        record(self, line)
+        if line["step"] >= 6:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_pipeline, "_SECONDS_BETWEEN_SAVES", -1.0)
+        if stage == "teachers":
+            patch.setattr(_pipeline, "save_array", in_teachers)
+        elif stage == "labels":
+            patch.setattr(_pipeline, "erase_keys", after_labels)
+        else:
+            patch.setattr(RunFolder, "add_metrics", in_student)
+        with pytest.raises(SystemExit) as exit_:
+            cli.main(options(folder))
+    assert exit_.value.code == 130
+    assert not (folder / "summary.json").exists()
+    assert (folder / "statement.txt").exists() == (stage == "student")  # which says that keys are erased
+    assert _pipeline.erase_keys is erase
+    cli.main(["pate", "--resume", str(folder)])
+    assert result(folder) == result(finished)
+    assert json.loads((folder / "private" / "keys.json").read_text())["noise"] is None
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_every_stage_ends_with_the_same_labels_and_ledger(finished: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    stages = (
+        lambda: (folder / "private" / "predictions.npy").exists(),
+        lambda: (folder / "statement.json").exists(),
+        lambda: (
+            (folder / "private" / "metrics.jsonl").exists()
+            and (folder / "private" / "metrics.jsonl").read_text().count("\n") >= 3
+        ),
+    )
+    command = options(folder)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {**os.environ, "JAX_PLATFORMS": "cpu"}}
+    for reached in stages:
+        process = subprocess.Popen([sys.executable, "-m", "jaxdp.cli", *command], **quiet)
+        while process.poll() is None and not reached():
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        command = ["pate", "--resume", str(folder)]
+    assert not (folder / "summary.json").exists(), "the run ended before it was killed three times"
+    subprocess.run([sys.executable, "-m", "jaxdp.cli", *command], check=True, **quiet)
+    assert result(folder) == result(finished)
+
+
+@pytest.mark.slow
+def test_interactive_votes_are_charged_where_the_teachers_answered(tmp_path: Path) -> None:
+    changes = {"aggregator": "interactive", "threshold": 3, "student-confidence": 0.105, "seed": 5}
+    cli.main(options(tmp_path / "run", **changes))
+    stored = json.loads((tmp_path / "run" / "statement.json").read_text())
+    with (tmp_path / "run" / "labels.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    own = [line for line in lines if line["answered"] == "0" and line["label"]]
+    assert own, "the first student was sure of none"
+    assert lines.index(own[0]) >= 30, "a label of its own before there was a student"
+    assert stored["answered"] == sum(line["answered"] == "1" for line in lines)
+    mechanism = pate.InteractiveNoisyMax(threshold=3, sigma_threshold=8, sigma_max=6, student_confidence=0.105)
+    event = pate.event_of(mechanism, asked=60, answered=stored["answered"])
+    assert stored["epsilon"]["rdp"] == pytest.approx(jaxdp.accounting.event_epsilon(event, delta=1e-3).epsilon)
+    assert "Interactive-GNMax" in (tmp_path / "run" / "statement.txt").read_text()
+
+
+def test_a_budget_and_a_cap_end_the_asking(tmp_path: Path, finished: Path) -> None:
+    predictions = tmp_path / "predictions.npy"
+    np.save(predictions, np.load(finished / "private" / "predictions.npy"))
+    common = [
+        "pate",
+        "label",
+        str(predictions),
+        "--num-classes",
+        "10",
+        "--records",
+        "512",
+        "--delta",
+        "1e-3",
+        "--seed",
+        "1",
+    ]
+    common += ["--threshold", "1", "--sigma-threshold", "8", "--sigma-max", "6"]
+    cli.main([*common, "--max-answers", "5", "--output", str(tmp_path / "capped")])
+    assert json.loads((tmp_path / "capped" / "statement.json").read_text())["answered"] == 5
+    cli.main([*common, "--target-epsilon", "4", "--output", str(tmp_path / "budget")])
+    stored = json.loads((tmp_path / "budget" / "statement.json").read_text())
+    assert 0 < stored["asked"] < 60
+    assert stored["epsilon"]["rdp"] <= 4
+
+
+@pytest.mark.slow
+def test_predictions_of_others_are_labelled_and_analysed_from_npy_and_csv_alike(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    predictions = np.load(finished / "private" / "predictions.npy")
+    np.save(tmp_path / "p.npy", predictions)
+    np.savetxt(tmp_path / "p.csv", predictions, fmt="%d", delimiter=",")
+    found = []
+    for name in ("p.npy", "p.csv"):
+        folder = tmp_path / f"out-{name[2:]}"
+        arguments = [str(tmp_path / name), "--num-classes", "10", "--delta", "1e-3", "--threshold", "1", "--sigma", "6"]
+        cli.main(["pate", "label", *arguments, "--records", "512", "--seed", "4", "--output", str(folder)])
+        capsys.readouterr()
+        plot = tmp_path / f"{name}.png"
+        labels = str(folder / "labels.csv")
+        cli.main(["pate", "analyze", *arguments, "--labels", labels, "--plot", str(plot), "--json"])
+        figures = json.loads(capsys.readouterr().out)
+        assert figures["epsilon"] == json.loads((folder / "statement.json").read_text())["epsilon"]
+        assert plot.exists()
+        found.append((folder / "labels.csv").read_bytes())
+    assert found[0] == found[1]
+    of_all = [str(tmp_path / "p.npy"), "--num-classes", "10", "--aggregator", "gnmax", "--labels", labels]
+    assert "answers all" in refused(["pate", "analyze", *of_all], capsys)
+
+
+def test_what_a_user_got_wrong_is_told(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = tmp_path / "new"
+    for changes, message in (
+        ({"threshold": 9}, "threshold=9 exceeds the 8 teachers"),
+        ({"teachers": 1}, "one teacher's vote can't hide"),
+        ({"teachers": 600}, "exceeds the 512 records"),
+        ({"teacher-batch-size": 65}, "batch_size=65 exceeds the 64 records of a teacher"),
+        ({"queries": 116}, "--queries=116 exceeds the 115 public images"),
+        ({"public": 128}, "leaves none of the 128 test images"),
+        ({"gamma": 0.1}, "--gamma=0.1 has no effect with --aggregator confident"),
+        ({"sigma-max": -1}, "--sigma-max=-1.0 must be above 0"),
+        ({"delta": 0.01}, "delta=0.01 is not below 1/512"),
+        ({"target-epsilon": 0.001}, "doesn't pay for one answer"),
+    ):
+        assert message in refused(options(new, **changes), capsys)
+        assert not new.exists()
+    interactive = ["pate", "label", "p.npy", "--num-classes", "2", "--records", "9", "--output", "x"]
+    assert "asks a student" in refused([*interactive, "--aggregator", "interactive"], capsys)
+    assert "options differ" in refused(["pate", "--resume", str(finished), "--teachers", "9"], capsys)
+    assert "is a run of `jaxdp pate`" in refused(["train", "--resume", str(finished)], capsys)
+
+
+def test_files_that_hold_no_predictions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.csv"
+    common = [str(bad), "--num-classes", "10"]
+    for content, message in (
+        ("1,2\n3,x\n", "line 2, column 2: 'x' is not a whole number"),
+        ("1,2\n3\n", "line 2 has 1 columns and line 1 has 2"),
+        ("1,2,3\n", "are of one teacher: transpose them"),
+        ("1,2\n3,10\n", "hold 10, and with num_classes=10"),
+    ):
+        bad.write_text(content)
+        assert message in refused(["pate", "analyze", *common, "--aggregator", "gnmax"], capsys)
+    bad.write_text("1,2\n3,4\n")
+    assert "--labels is missing" in refused(["pate", "analyze", *common], capsys)
+    assert "neither .npy nor .csv" in refused(["pate", "analyze", "x.txt", "--num-classes", "2"], capsys)
+    cli.main(["pate", "label", *common, "--records", "10", "--delta", "0.01", "--output", str(tmp_path / "once")])
+    again = ["pate", "label", *common, "--records", "10", "--delta", "0.01", "--output", str(tmp_path / "once")]
+    assert "labelling again costs again" in refused(again, capsys)

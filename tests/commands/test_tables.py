@@ -1,0 +1,267 @@
+"""Training on tables: the whole way from CSV files to a submission, and an epsilon that covers all of it."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import interrupt_at_epoch_of, refused, result
+
+import jaxdp
+from jaxdp import cli, data
+from jaxdp.accounting import Ledger
+from jaxdp.commands.train import TrainOptions, train_folds
+
+BOUNDS = ("--bounds", "-10", "10")
+
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small competition."""
+    folder = tmp_path_factory.mktemp("tables")
+    cli.main(["lookalike", str(folder), "--rows", "700", "--features", "24", "--targets", "5", "--test-rows", "40"])
+    return folder
+
+
+def options(tables: Path, *more: str, scaling: tuple[str, ...] = BOUNDS, epochs: int = 3) -> list[str]:
+    files = ["--features", str(tables / "train_features.csv"), "--targets", str(tables / "train_targets_scored.csv")]
+    sizes = ["--hidden", "8", "--epochs", str(epochs), "--batch-size", "128", "--delta", "1e-3", "--opt", "adam"]
+    return ["train", "--dataset", "csv", *files, *scaling, *sizes, "--seed", "3", *more]
+
+
+@pytest.mark.slow
+def test_a_table_is_learned_and_predicted_in_the_form_of_a_submission(tables: Path, tmp_path: Path) -> None:
+    (tmp_path / "columns.txt").write_text("cp_type\ncp_dose\n3\n4\ng-2\n")
+    more = ("--columns", str(tmp_path / "columns.txt"), "--ema", "0.9", "--schedule", "cosine", "--warmup", "4")
+    cli.main([*options(tables, "--target-epsilon", "8", *more), "--output", str(tmp_path / "run")])
+    cli.main(
+        [
+            "predict",
+            str(tmp_path / "run"),
+            "--data",
+            str(tables / "test_features.csv"),
+            "--output",
+            str(tmp_path / "s.csv"),
+        ]
+    )
+    with (tmp_path / "s.csv").open() as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["sig_id", *(f"target_{i}" for i in range(5))]
+    assert len(rows) == 41
+    assert all(0 <= float(cell) <= 1 for row in rows[1:] for cell in row[1:])
+    run = jaxdp.load_run(tmp_path / "run")
+    assert run.encoding is not None
+    assert run.encoding.columns == ("cp_type", "cp_dose", "g-0", "g-1", "g-2")
+    ids, features = run.encoding.read(tables / "test_features.csv")
+    np.testing.assert_allclose(run.predict(features)[0], [float(cell) for cell in rows[1][1:]], atol=1e-6)
+    assert ids[0] == rows[1][0]
+    assert run.summary is not None
+    assert run.summary["epsilon"]["rdp"] <= 8
+
+
+@pytest.mark.slow
+def test_what_is_evaluated_and_predicts_is_the_average(tables: Path, tmp_path: Path) -> None:
+    import optax
+
+    from jaxdp.commands.train._optimizer import optimizer
+
+    chosen = TrainOptions(dataset="csv", ema=0.5, lr=0.1)
+    params, made = {"w": np.float32(1.0)}, optimizer(chosen, 0.1, 10)
+    state = made.init(params)
+    average, value = 1.0, 1.0
+    for n in range(5):
+        updates, state = made.update({"w": np.float32(2.0)}, state, params)
+        params = optax.apply_updates(params, updates)
+        value -= 0.2
+        keep = min(0.5, (1 + n) / (10 + n))
+        average = keep * average + (1 - keep) * value
+    found = optax.tree_utils.tree_get(state, "average")["w"]
+    assert float(found) == pytest.approx(average, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_estimated_bounds_are_paid_for_within_the_budget(tables: Path, tmp_path: Path) -> None:
+    scaling = ("--bounds-noise", "0.8", "--target-epsilon", "30")
+    cli.main([*options(tables, scaling=scaling), "--output", str(tmp_path / "run")])
+    stored = json.loads((tmp_path / "run" / "statement.json").read_text())
+    labels = [entry["label"] for entry in stored["ledger"]["entries"]]
+    assert labels[0] == "the bounds of 24 columns"
+    assert stored["epsilon"]["pld"] < stored["total_epsilon"] <= 30
+    ledger = Ledger.from_dict(stored["ledger"])
+    assert ledger.total(delta=1e-3).epsilon == pytest.approx(stored["total_epsilon"])
+
+
+@pytest.mark.slow
+def test_a_run_on_a_table_that_is_broken_off_goes_on_to_the_same_result(
+    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaling = ("--bounds-noise", "0.8", "--noise-multiplier", "1", "--ema", "0.9")
+    whole = options(tables, scaling=scaling)
+    cli.main([*whole, "--output", str(tmp_path / "whole")])
+    interrupt_at_epoch_of(whole, 2, tmp_path / "broken", monkeypatch)
+    cli.main(["train", "--resume", str(tmp_path / "broken")])
+    assert result(tmp_path / "broken") == result(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_run_that_stops_early_says_so_and_pays_for_all_its_steps(tables: Path, tmp_path: Path) -> None:
+    more = ("--lr", "10", "--patience", "1", "--noise-multiplier", "1", "--dp")
+    cli.main([*options(tables, *more, epochs=9), "--output", str(tmp_path / "run")])
+    run = jaxdp.load_run(tmp_path / "run")
+    assert run.summary is not None
+    assert run.statement is not None
+    assert len(run.metrics) < 9
+    assert run.summary["steps"] == run.metrics[-1]["step"]
+    assert f"after {run.step} of" in run.statement
+    stored = json.loads((tmp_path / "run" / "statement.json").read_text())
+    described = jaxdp.DPSGD(**stored["run"])
+    assert described.steps > run.summary["steps"]
+    assert run.summary["epsilon"]["rdp"] == described.epsilon(delta=1e-3)
+
+
+@pytest.mark.slow
+def test_folds_evaluate_every_record_and_cost_what_their_models_cost_together(tables: Path, tmp_path: Path) -> None:
+    chosen = cli._parse(
+        [*options(tables, "--folds", "3", "--noise-multiplier", "2", epochs=1), "--output", str(tmp_path / "all")]
+    )
+    folds = train_folds(chosen)
+    events = [run.summary["steps"] for run in folds.runs if run.summary]
+    assert len(events) == 3
+    assert folds.epsilon is not None
+    alone = max(run.summary["epsilon"]["rdp"] for run in folds.runs if run.summary)
+    assert alone < folds.epsilon
+    ledger = Ledger()
+    for run in folds.runs[1:]:
+        ledger = ledger.extend(Ledger.from_dict(json.loads((run.path / "statement.json").read_text())["ledger"]))
+    assert folds.epsilon >= ledger.total(delta=1e-3).epsilon
+    assert json.loads((tmp_path / "all" / "folds.json").read_text())["epsilon"] == folds.epsilon
+    assert "used by 2 of them" in str(folds.statement)
+    again = train_folds(
+        cli._parse(
+            [*options(tables, "--folds", "3", "--noise-multiplier", "2", epochs=1), "--output", str(tmp_path / "all")]
+        )
+    )
+    assert again.test_loss == folds.test_loss
+
+
+def test_where_a_record_goes_depends_on_no_other() -> None:
+    from jaxdp.commands.train._tables import _divided
+
+    chosen = TrainOptions(dataset="csv", folds=4, fold=2)
+    ids = tuple(f"id-{i}" for i in range(500))
+    train, test = _divided(ids, chosen)
+    without = ids[:100] + ids[101:]
+    fewer, _ = _divided(without, chosen)
+    assert {ids[at] for at in train} - {without[at] for at in fewer} <= {ids[100]}
+    assert {without[at] for at in fewer} <= {ids[at] for at in train}
+    parts = [set(_divided(ids, TrainOptions(dataset="csv", folds=4, fold=fold))[1].tolist()) for fold in range(1, 5)]
+    assert set().union(*parts) == set(range(500))
+    assert sum(map(len, parts)) == 500
+    assert 90 < len(test) < 160
+
+
+@pytest.mark.slow
+def test_planted_signal_is_learned_at_epsilon_eight(tmp_path: Path) -> None:
+    data.write_lookalike(tmp_path, rows=12_000, features=100, targets=20, test_rows=2000)
+    files = [
+        "--features",
+        str(tmp_path / "train_features.csv"),
+        "--targets",
+        str(tmp_path / "train_targets_scored.csv"),
+    ]
+    common = ["train", "--dataset", "csv", *files, *BOUNDS, "--hidden", "128", "--opt", "adam", "--seed", "0"]
+    private = ["--target-epsilon", "8", "--epochs", "20", "--batch-size", "1024", "--lr", "0.003"]
+    cli.main([*common, *private, "--output", str(tmp_path / "private")])
+    cli.main([*common, "--no-dp", "--epochs", "4", "--output", str(tmp_path / "plain")])
+    ids, _ = jaxdp.load_run(tmp_path / "private").encoding.read(tmp_path / "test_features.csv")  # pyright: ignore[reportOptionalMemberAccess]
+    targets, _ = data.read_targets(tmp_path / "test_targets_scored.csv", ids)
+    rates = targets.mean(axis=0).clip(1e-6, None)
+    base = -float((targets * np.log(rates) + (1 - targets) * np.log1p(-rates)).mean())
+    losses = {}
+    for name in ("private", "plain"):
+        run = jaxdp.load_run(tmp_path / name)
+        assert run.encoding is not None
+        p = run.predict(run.encoding.read(tmp_path / "test_features.csv")[1]).astype(np.float64).clip(1e-15, 1 - 1e-15)
+        losses[name] = -float((targets * np.log(p) + (1 - targets) * np.log1p(-p)).mean())
+    print(f"log loss: base rates {base:.5f}, ε = 8 {losses['private']:.5f}, without privacy {losses['plain']:.5f}")
+    assert losses["plain"] < losses["private"] < 0.8 * base
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "needs --features FILE and --targets FILE"),
+        (("--features", "f.csv", "--targets", "t.csv"), "needs one way to scale numbers"),
+        (("--features", "f.csv", "--targets", "t.csv", *BOUNDS), "f.csv can't be read"),
+        (("--features", "f.csv", "--targets", "t.csv", *BOUNDS, "--model", "cnn"), "--model=cnn takes images"),
+        (("--features", "f.csv", "--targets", "t.csv", *BOUNDS, "--holdout", "5"), "give --folds"),
+        (("--features", "f.csv", "--targets", "t.csv", *BOUNDS, "--folds", "1"), "2 or more"),
+        (("--features", "f.csv", "--targets", "t.csv", *BOUNDS, "--fold", "1"), "one of --folds"),
+        (("--features", "f.csv", "--targets", "t.csv", "--bounds-noise", "1", "--no-dp"), "has no ledger to charge"),
+    ],
+)
+def test_what_a_table_needs_is_asked_for(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(["train", "--dataset", "csv", *arguments], capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--features", "f.csv"), "--features=f.csv has no effect on --dataset mnist"),
+        (("--model", "dense"), "goes with --dataset csv"),
+        (("--patience", "2"), "give --holdout"),
+        (("--ema", "1"), "--ema=1.0"),
+        (("--warmup", "-1"), "--warmup=-1"),
+    ],
+)
+def test_what_goes_with_tables_alone_is_refused_elsewhere(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(["train", *arguments], capsys)
+
+
+@pytest.mark.slow
+def test_breast_cancer_is_recognised_at_epsilon_three(tmp_path: Path) -> None:
+    """Five folds, five seeds; the bounds are those that the data set's own description publishes."""
+    accuracies = {name: _breast_cancer(tmp_path, name, seeds) for name, seeds in (("private", 5), ("plain", 1))}
+    print({name: f"{np.mean(found):.4f} ({min(found):.4f} to {max(found):.4f})" for name, found in accuracies.items()})
+    assert np.mean(accuracies["private"]) >= 0.94
+
+
+def _breast_cancer(folder: Path, name: str, seeds: int) -> list[float]:
+    sklearn_datasets: Any = pytest.importorskip("sklearn.datasets")
+    bunch = sklearn_datasets.load_breast_cancer()
+    names = [each.replace(" ", "_") for each in bunch.feature_names]
+    with (folder / "features.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["id", *names], *([i, *row] for i, row in enumerate(bunch.data))])
+    with (folder / "targets.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["id", "benign"], *([i, label] for i, label in enumerate(bunch.target))])
+    files = {
+        "features": folder / "features.csv",
+        "targets": folder / "targets.csv",
+        "bounds_file": FIXTURES / "breast_cancer_bounds.csv",
+    }
+    how: dict[str, Any] = {"target_epsilon": 3.0, "delta": 1e-3} if name == "private" else {"dp": False}
+    found = []
+    for seed in range(seeds):
+        chosen = TrainOptions(
+            dataset="csv",
+            **files,
+            hidden=(),
+            epochs=20,
+            batch_size=128,
+            lr=1.0,
+            seed=seed,
+            folds=5,
+            output=folder / f"{name}-{seed}",
+            **how,
+        )
+        found.append(train_folds(chosen).test_accuracy)
+    return found

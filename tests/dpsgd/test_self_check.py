@@ -1,0 +1,227 @@
+"""The check before the first step: honest losses pass it, and wrong rules are refused by the parameter's name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from models_to_clip import MODELS
+
+import jaxdp
+from jaxdp.clipping import Flat, Normalised, PerGroup, Quantile, _rules, takes_rng
+from jaxdp.clipping.ghost import _dot, _embedding, _plan
+from jaxdp.clipping.ghost._rows import Dense, Factors, OneHot
+from jaxdp.dpsgd import _self_check, _step
+from jaxdp.jaxprs._jaxpr import DOT_GENERAL, is_clipping
+from jaxdp.models import classifier
+
+
+def a_step(
+    loss: Callable[..., Any], num_examples: int, *, self_check: bool = True, has_aux: bool = False, **how: Any
+) -> Any:
+    """A step of which the check alone is made."""
+    usual = {"expected_batch_size": 2, "steps": 9, "clip_norm": 1.0, "noise_multiplier": 1.0}
+    run = jaxdp.DPSGD(num_examples=num_examples, **{**usual, **how})
+    step = run.make_step(loss, optax.sgd(0.1), has_aux=has_aux, self_check=self_check)
+    metrics = jaxdp.StepMetrics(jnp.zeros(1, jnp.int32), jnp.zeros(1), jnp.zeros(1), None)
+    step._compiled = lambda carry, *rest, num_steps: (carry, metrics)
+    return step
+
+
+def first_step(loss: Callable[..., Any], params: Any, data: Any, *shared: Any, **how: Any) -> Any:
+    step = a_step(loss, len(jax.tree.leaves(data)[0]), **how)
+    return step(step.init(params, jax.random.key(0)), data, *shared)
+
+
+def looked_up(params: Any, ids: Any) -> Any:
+    return 1e3 * jnp.sum(params["scale"] * jnp.take(params["table"], ids, axis=0))
+
+
+def tables(rows: int) -> Any:
+    return {"scale": jnp.ones(()), "table": jnp.zeros((rows, 4))}
+
+
+def index_compared_in_its_own_type(patch: pytest.MonkeyPatch) -> None:
+    def factors(eqn: Any, operand: int, how: Any, others: Any, cotangent: Any) -> Any:
+        numbers, table = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
+        index, size = others[0].reshape(-1), table[0]
+        narrow = jnp.asarray(np.array(size).astype(index.dtype))
+        inside = jnp.ones(index.shape, bool) if is_clipping(eqn) else (index >= 0) & (index < narrow)
+        index = jnp.clip(index, 0, narrow - 1) if is_clipping(eqn) else index
+        assert numbers.collapsed_slice_dims == (0,)
+        entry = jnp.where(inside, index.astype(jnp.int32), -1)[None]
+        return Factors(OneHot(entry, how.left), Dense(cotangent.reshape(1, how.rows, how.right)))
+
+    patch.setattr(_embedding, "factors", factors)
+    patch.setattr(_embedding, "covers", lambda eqn, operand: eqn.primitive.name == "gather" and operand == 0)
+
+
+def products_of_any_type(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_dot, "covers", lambda eqn, operand: eqn.primitive is DOT_GENERAL)
+    patch.setattr(_plan, "are_taken", lambda eqn, operand, others: True)
+
+
+def rows_scaled(patch: pytest.MonkeyPatch) -> None:
+    factors = _dot.factors
+
+    def scaled(eqn: Any, operand: int, how: Any, others: Any, cotangent: Any) -> Any:
+        left, right = factors(eqn, operand, how, others, cotangent)
+        return Factors(Dense(0.5 * left.rows) if how.right > 1 else left, right)
+
+    patch.setattr(_dot, "factors", scaled)
+
+
+def not_clipped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_rules.Flat, "factors", lambda self, upper, clip_norm: jnp.ones_like(upper))
+
+
+spectrum = lambda p, x: jnp.sum(jnp.abs(jnp.fft.rfft(x) @ p["mix"].astype(jnp.complex64)) ** 2) + p["b"]
+dense = lambda p, x: jnp.vdot(p["v"], jnp.tanh(x.reshape(3, 8) @ p["w"]).sum(0))
+weights = {"v": jnp.ones(5), "w": jnp.ones((8, 5)) * 0.1}
+
+
+@pytest.mark.parametrize(
+    ("fault", "loss", "params", "data", "message"),
+    [
+        (
+            index_compared_in_its_own_type,
+            looked_up,
+            tables(256),
+            np.zeros((6, 3), np.uint8),
+            r"params\['table'\].*lookup",
+        ),
+        (
+            index_compared_in_its_own_type,
+            looked_up,
+            tables(128),
+            np.zeros((6, 3), np.int8),
+            r"params\['table'\].*lookup",
+        ),
+        (
+            products_of_any_type,
+            spectrum,
+            {"b": jnp.ones(()), "mix": jnp.ones((5, 3))},
+            np.ones((6, 8)),
+            r"params\['mix'\]",
+        ),
+        (
+            rows_scaled,
+            dense,
+            weights,
+            np.ones((6, 24), np.float32),
+            r"gradient of params\['w'\].*contribute.*dot_general",
+        ),
+        (not_clipped, dense, weights, np.ones((6, 24), np.float32), "contribute"),
+    ],
+    ids=["uint8", "int8", "complex", "scaled", "not clipped"],
+)
+@pytest.mark.filterwarnings("ignore:Casting from complex")  # which is what that fault does
+def test_a_wrong_rule_is_refused_by_the_parameters_name_and_how_it_is_dealt_with(
+    fault: Callable[..., None], loss: Any, params: Any, data: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    with pytest.raises(jaxdp.UsageError, match=r"(?s)self_check: on random examples.*" + message):
+        first_step(loss, params, data)
+    first_step(loss, params, data, self_check=False)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Normalised(),
+        *(pytest.param(rule, marks=pytest.mark.slow) for rule in (Flat(), PerGroup(), Quantile(count_noise=3.0))),
+    ],
+)
+def test_honest_rules_pass_under_every_clip_rule_at_an_initialisation_by_zeros(rule: Any) -> None:
+    first_step(dense, jax.tree.map(jnp.zeros_like, weights), np.ones((6, 24), np.float32), rule=rule, clip_norm=0.1)
+
+
+HALVES = ("bfloat16", "float16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, "float32") for name in sorted(MODELS)]
+    + [(name, HALVES[i % 2]) for i, name in enumerate(sorted(MODELS)[::3])],
+)
+def test_no_honest_model_is_refused(name: str, dtype: str) -> None:
+    loss, params, batch = MODELS[name]()
+    cast = lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+    params, batch = jax.tree.map(cast, (params, batch))
+    first_step(loss, params, batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cnn", "mlp"])
+def test_the_models_that_commands_train_pass(name: str) -> None:
+    model = classifier(name, activation="tanh", num_classes=10, input_shape=(28, 28, 1))
+    data = np.zeros((6, 28, 28, 1), np.uint8), np.zeros(6, np.uint8)
+    assert takes_rng(model.loss) == (name == "mlp")
+    first_step(model.loss, model.init(jax.random.key(0)), data, has_aux=True)
+
+
+def seen_by_the_check(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    batches: list[Any] = []
+    monkeypatch.setattr(_self_check._Check, "compare", lambda self, params, batch, oracle: batches.append(batch))
+    return batches
+
+
+def test_random_integers_are_small_and_large_but_for_those_at_which_the_loss_is_not_finite(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def loss(p: Any, example: Any) -> Any:
+        text, label = example
+        logits = p["out"] @ jnp.sum(jnp.take(p["table"], text, axis=0), axis=0)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, label)
+
+    batches = seen_by_the_check(monkeypatch)
+    params = {"table": jnp.ones((256, 2)), "out": jnp.ones((10, 2))}
+    first_step(loss, params, (np.zeros((6, 40), np.uint8), np.zeros(6, np.uint8)))
+    texts = np.concatenate([np.ravel(text) for text, _ in batches])
+    labels = np.concatenate([label for _, label in batches])
+    assert (texts.dtype, labels.dtype) == (np.uint8, np.uint8)
+    assert texts.min() == 0
+    assert texts.max() == 255
+    assert (texts < 4).sum() > 20
+    assert 2 <= labels.max() < 10
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16"])
+def test_random_values_have_the_datas_type_and_reach_its_ends(dtype: str) -> None:
+    like = jnp.zeros((5, 300), dtype)
+    rows = _self_check._random(np.random.default_rng(0), _self_check._FLOATS[0], like, None)
+    assert (rows.dtype, rows.shape) == (dtype, (2, 300))
+    if jnp.issubdtype(dtype, jnp.integer):
+        values = np.asarray(rows).astype(np.int64)
+        assert values.max() == jnp.iinfo(dtype).max
+        assert (np.abs(values) <= 1).any()
+        assert (values < 0).any() == (jnp.iinfo(dtype).min < 0)
+
+
+def test_the_check_is_made_once_for_each_kind_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[Any] = []
+    monkeypatch.setattr(_step, "self_check", lambda *arguments: checked.append(arguments))
+    step, records = a_step(lambda w, x: jnp.sum(w * x), 6), np.zeros((6, 3), np.float32)
+    counts = []
+    for data in (records, records + 1, records.astype(np.int32), records):
+        for key in (1, 2):  # another state is no other program
+            step(step.init(jnp.ones(3), jax.random.key(key)), data)
+            counts.append(len(checked))
+    assert counts == [1, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_what_cannot_be_checked_is_refused_and_the_switch_is_named() -> None:
+    loss = lambda w, x: jnp.sum(jnp.log(-1 - w * jnp.abs(x)))
+    with pytest.raises(jaxdp.UsageError, match="no finite gradient on any random example.*self_check=False"):
+        first_step(loss, jnp.ones(3), np.ones((6, 3), np.float32))
+
+
+def test_a_loss_is_checked_with_keys_and_what_is_shared_and_never_on_the_data() -> None:
+    def loss(p: Any, x: Any, mix: Any, *, rng: Any) -> Any:
+        return jnp.sum(jnp.tanh(mix @ p["w"]) * x * jax.random.bernoulli(rng, 0.5, x.shape)) + p["b"]
+
+    first_step(loss, {"b": jnp.ones(()), "w": jnp.ones((6, 3))}, np.full((6, 3), np.nan), jaxdp.Shared(jnp.eye(6)[:3]))

@@ -1,0 +1,61 @@
+"""A command's keys: a seed repeats a run and never couples two."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from jaxdp.commands._options import plan_that_matters, that_matter
+from jaxdp.commands.pate import PateOptions
+from jaxdp.commands.train import TrainOptions
+from jaxdp.runs._key_source import KeySource
+
+DATA = (np.arange(6, dtype=np.uint8), np.zeros(6, np.int32))
+NEIGHBOUR = (DATA[0], np.array([1, 0, 0, 0, 0, 0], np.int32))
+
+
+def source(seed: int | None = 1, described: object = "a run", data: tuple[np.ndarray, ...] = DATA) -> KeySource:
+    return KeySource(seed, described, lambda: data)
+
+
+def words(key: jax.Array) -> tuple[int, ...]:
+    return tuple(jax.random.key_data(key).tolist())
+
+
+def test_a_seed_gives_the_same_keys_to_the_same_run_and_others_to_any_other() -> None:
+    assert words(source().key("run")) == words(source().key("run"))
+    others = [source(seed=2), source(described="another run"), source(data=NEIGHBOUR)]
+    found = {words(each.key(purpose)) for each in (source(), *others) for purpose in ("run", "parameters")}
+    assert len(found) == 8
+    assert words(source().key("run")) != words(jax.random.key(1))  # nor is it what the seed alone gives
+    assert all(
+        word > 0 for word in words(source().key("run"))
+    )  # the whole of the key, where a seed of 32 bits fills half
+
+
+def test_without_a_seed_every_key_and_nonce_is_new() -> None:
+    alike = [source(seed=None) for _ in range(4)]
+    assert len({words(each.key("run")) for each in alike}) == 4
+    assert len({words(each.public_key("run")) for each in alike}) == 4
+    assert len({each.nonce("run") for each in alike}) == 4
+
+
+def test_what_is_published_of_a_seeded_runs_randomness_is_no_function_of_the_data() -> None:
+    ours, neighbours = source(), source(data=NEIGHBOUR)
+    assert ours.nonce("run") == neighbours.nonce("run")
+    assert words(ours.public_key("queries")) == words(neighbours.public_key("queries"))
+    assert len({ours.nonce("run"), source(seed=2).nonce("run"), source(described="b").nonce("run")}) == 3
+
+
+def test_options_of_place_and_speed_leave_the_keys_alone_and_every_other_one_counts() -> None:
+    for options, folds in ((TrainOptions(dataset="csv"), {"folds": 3, "fold": 1}), (PateOptions(), {"queries": 7})):
+        place = {"output": Path("x"), "resume": Path("y"), "device": "cpu", "data_dir": Path("z"), "seed": 5}
+        assert that_matter(replace(options, **place)) == that_matter(options)
+        assert that_matter(replace(options, **folds)) != that_matter(options)
+        assert that_matter(replace(options, delta=1e-6)) != that_matter(options)
+    assert that_matter(TrainOptions(microbatch_size=5)) == that_matter(TrainOptions())
+    assert that_matter(TrainOptions(folds=3, fold=1)) != that_matter(TrainOptions(folds=3, fold=2))
+    plan = {"steps": 3, "run": {"noise_multiplier": 1.0, "microbatch_size": 5}}
+    assert plan_that_matters(plan) == plan_that_matters({**plan, "run": {**plan["run"], "microbatch_size": None}})
+    assert plan_that_matters({**plan, "run": None})["run"] is None
