@@ -2,12 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from io import StringIO
 from typing import Any
 
 import jax
-from rich.console import Console
-from rich.table import Table
 
 from ..._errors import UsageError
 from ._plan import Component, DirectUse, Plan
@@ -46,13 +43,13 @@ class Explanation:
     leaves: tuple[LeafReport, ...]
 
     def __str__(self) -> str:
-        table = Table("parameter", "shape", "sites", "norm", "operations", "floats", "why")
+        lines = [("parameter", "shape", "sites", "norm", "operations", "floats", "why")]
         for leaf in self.leaves:
             shape, sites = " × ".join(map(str, leaf.shape)) or "scalar", ", ".join(leaf.sites)
-            table.add_row(leaf.name, shape, sites, leaf.how, f"{leaf.operations:,}", f"{leaf.floats:,}", leaf.why)
-        out = StringIO()
-        Console(file=out, width=160).print(table)
-        return out.getvalue() + "Operations and floats are per example.\n"
+            lines.append((leaf.name, shape, sites, leaf.how, f"{leaf.operations:,}", f"{leaf.floats:,}", leaf.why))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        rows = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+        return "\n".join([*rows, "Operations and floats are per example."])
 
     __repr__ = __str__
 

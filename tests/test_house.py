@@ -1,0 +1,126 @@
+"""The rooms of the house: who imports whom, which libraries stay outside, and that values are asked and not told apart."""
+
+import ast
+import itertools
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import jaxdp
+
+PACKAGE = Path(jaxdp.__file__).parent
+ROOMS = (
+    *("_errors", "_checks", "_types", "_interrupts", "_outputs"),
+    *("jaxprs", "noise", "sampling", "clipping", "accounting", "transforms", "dpsgd", "mechanisms", "pate", "audit"),
+    *("models", "data", "runs", "commands", "cli"),
+)
+OF_THE_LIBRARY = ROOMS[: ROOMS.index("data")]  # which shows how far it has read a large data set
+FOR_COMMANDS = {"rich", "matplotlib", "tyro", "orbax"}
+VALUES = {
+    "sampling": (
+        "Poisson",
+        "TruncatedPoisson",
+        "Shuffled",
+        "PoissonSampler",
+        "TruncatedPoissonSampler",
+        "ShuffledSampler",
+    ),
+    "clipping/rules": ("Flat", "PerGroup", "Normalised", "Quantile"),
+    "pate": ("LaplaceNoisyMax", "GaussianNoisyMax", "ConfidentNoisyMax", "InteractiveNoisyMax"),
+}
+NAMES = ("poisson", "truncated_poisson", "shuffle")
+ANOTHER_MEANING = "accounting/_search.py"  # the law of a number of runs
+
+
+def modules() -> dict[str, ast.Module]:
+    """The syntax tree of each file, by its path in the package."""
+    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def room_of(path: str) -> str:
+    return Path(path).parts[0].removesuffix(".py")
+
+
+def imported(path: str, tree: ast.Module) -> Iterator[str]:
+    """The files of the package that a file imports, in functions and for types alone included; and foreign names."""
+    here = Path(path).parts[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            if node.level == 0:
+                yield node.module or ""
+                continue
+            base = (*here[: len(here) - node.level + 1], *(node.module or "").split(".")) if node.module else None
+            start = base or here[: len(here) - node.level + 1]
+            for alias in node.names:
+                found = file_of((*start, alias.name)) or file_of(start)
+                assert found is not None, f"{path} imports {start}, which is no file"
+                yield found
+
+
+def file_of(parts: tuple[str, ...]) -> str | None:
+    for path in (Path(*parts, "__init__.py"), Path(*parts).with_suffix(".py") if parts else Path("__init__.py")):
+        if (PACKAGE / path).is_file():
+            return str(path)
+    return None
+
+
+FILES = modules()
+IMPORTS = {path: sorted(set(imported(path, tree))) for path, tree in FILES.items()}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_from_those_above_it_alone(room: str) -> None:
+    for path in (path for path in FILES if room_of(path) == room):
+        for other in (other for other in IMPORTS[path] if other.endswith(".py")):
+            assert ROOMS.index(room_of(other)) <= ROOMS.index(room), f"{path} imports {other}, of a room below it"
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    graph = {path: {other for other in others if other.endswith(".py")} for path, others in IMPORTS.items()}
+    tuple(TopologicalSorter(graph).static_order())
+
+
+@pytest.mark.parametrize("room", OF_THE_LIBRARY)
+def test_the_library_knows_nothing_of_terminals_pictures_and_checkpoints(room: str) -> None:
+    for path in (path for path in FILES if room_of(path) == room):
+        foreign = {name.partition(".")[0] for name in IMPORTS[path] if not name.endswith(".py")}
+        assert not foreign & FOR_COMMANDS, f"{path} imports {foreign & FOR_COMMANDS}"
+
+
+def test_importing_the_library_imports_none_of_them_either() -> None:
+    code = f"import jaxdp, sys; print(sorted({FOR_COMMANDS} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("home", "names"), VALUES.items())
+def test_values_are_told_apart_in_their_own_room_alone(home: str, names: tuple[str, ...]) -> None:
+    for path, tree in FILES.items():
+        if path.startswith(f"{home}/"):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass", "type"):
+                told_apart = {leaf.id for leaf in ast.walk(node) if isinstance(leaf, ast.Name)}
+                told_apart |= {leaf.attr for leaf in ast.walk(node) if isinstance(leaf, ast.Attribute)}
+                assert not told_apart & set(names), f"{path}:{node.lineno} asks {ast.unparse(node)}"
+
+
+def test_no_name_of_a_sampling_is_compared_outside_its_room() -> None:
+    for path, tree in FILES.items():
+        if path.startswith("sampling/") or path == ANOTHER_MEANING:
+            continue
+        defaults = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)}
+        defaults |= {
+            id(default)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef)
+            for default in itertools.chain(node.args.defaults, node.args.kw_defaults)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and node.value in NAMES:
+                assert id(node) in defaults, f"{path}:{node.lineno} knows a sampling by its name, {node.value!r}"
