@@ -28,7 +28,7 @@ from ..dpsgd._step import TrainState
 from ._folder import close_to_others
 
 _Read = TypeVar("_Read")
-_TREES = ("opt_state", "rule_state")  # of a state, beside its parameters and keys
+_TREES = ("opt_state", "rule_state", "noise_state")  # of a state, beside its parameters and keys
 
 
 class Checkpoint(NamedTuple):
