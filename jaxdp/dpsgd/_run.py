@@ -173,7 +173,8 @@ class DPSGD:
             raise UsageError(
                 f"steps={steps} exceeds the run's steps={self.steps}: describe a longer run with jaxdp.DPSGD"
             )
-        return self.sampling.event(self, steps)
+        event = self.sampling.event(self, max(steps, 1))  # refuses what has none, however few the steps
+        return event if steps else accounting.gaussian_event(noise_multiplier=1.0, times=0)
 
     def ledger(self, steps: int | None = None, *, nonce: str | None = None) -> accounting.Ledger:
         """The run as a ledger of one entry, for as many of its steps as were made; all by default.

@@ -21,7 +21,7 @@ from .. import _checks
 from .._errors import UsageError
 from ..noise._keys import Domain, own_key
 from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at, drawn_first, taken_of
-from ._sampling import SampledRun, gaussian_event_of, repeated
+from ._sampling import SampledRun, gaussian_event_of
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -56,7 +56,8 @@ class Poisson:
         """A Gaussian mechanism on a Poisson sample for each step."""
         import dp_accounting as dp
 
-        return repeated(dp.PoissonSampledDpEvent(run.sampling_rate, gaussian_event_of(run, self)), steps)
+        one = dp.PoissonSampledDpEvent(run.sampling_rate, gaussian_event_of(run, self))
+        return dp.SelfComposedDpEvent(one, steps)
 
     def in_words(self, run: SampledRun) -> str:
         """How the batches were drawn, for a statement."""

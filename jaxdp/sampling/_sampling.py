@@ -73,7 +73,7 @@ class Sampling(Protocol):
         ...
 
     def event(self, run: SampledRun, steps: int) -> "DpEvent":
-        """The event of the first `steps` steps, made of `run.noise.event(run.noise_multiplier)`.
+        """The event of the first `steps` steps, 1 or more, made of `run.noise.event(run.noise_multiplier)`.
 
         Raises:
             UsageError: for a noise with which it has no known event, naming both; `gaussian_event_of` does that.
@@ -114,10 +114,3 @@ def refuse_capacity(sampling: Sampling, capacity: int) -> None:
     """Refuse a capacity where all batches have one size."""
     if capacity != 0:
         raise UsageError(f"capacity={capacity} has no meaning under sampling={sampling.name!r}: leave it out")
-
-
-def repeated(event: "DpEvent", times: int) -> "DpEvent":
-    """`event`, `times` times over; of none, the event that costs nothing."""
-    import dp_accounting as dp
-
-    return dp.SelfComposedDpEvent(event, times) if times else dp.NoOpDpEvent()

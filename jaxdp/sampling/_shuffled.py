@@ -19,7 +19,7 @@ from .._errors import UsageError
 from ..noise._keys import Domain, own_key
 from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at, taken_of
 from ._poisson import count_of_examples, set_checked
-from ._sampling import SampledRun, gaussian_event_of, refuse_capacity, repeated
+from ._sampling import SampledRun, gaussian_event_of, refuse_capacity
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -54,8 +54,9 @@ class Shuffled:
 
     def event(self, run: SampledRun, steps: int) -> "DpEvent":
         """A Gaussian mechanism for each epoch that has begun: its batches are disjoint parts of the data."""
-        epochs = -(-steps // self._epoch_of(run))
-        return repeated(gaussian_event_of(run, self), epochs)
+        import dp_accounting as dp
+
+        return dp.SelfComposedDpEvent(gaussian_event_of(run, self), -(-steps // self._epoch_of(run)))
 
     def in_words(self, run: SampledRun) -> str:
         """How the batches were drawn, for a statement."""

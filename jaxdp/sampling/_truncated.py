@@ -17,7 +17,7 @@ from .._errors import UsageError
 from ..noise._keys import Domain, own_key
 from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at, drawn_first, taken_of
 from ._poisson import Poisson, check_rate, count_of_examples, included, rate_in_words, set_checked, usual_size
-from ._sampling import SampledRun, gaussian_event_of, refuse_capacity, repeated
+from ._sampling import SampledRun, gaussian_event_of, refuse_capacity
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -75,7 +75,7 @@ class TruncatedPoisson:
             truncated_batch_size=self.truncated_batch_size,
             noise_multiplier=gaussian_event_of(run, self).noise_multiplier,
         )
-        return repeated(one, steps)
+        return dp.SelfComposedDpEvent(one, steps)
 
     def in_words(self, run: SampledRun) -> str:
         """How the batches were drawn, for a statement."""

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jaxdp.noise import _normal, key_from_entropy, standard_normal, tree_normal
+from jaxdp.noise import key_from_entropy, standard_normal, tree_normal
+from jaxdp.noise.draws import _normal
 from jaxdp.noise.draws._normal import LARGEST_NORMAL, _cosine, _radius
 from jaxdp.noise.draws._threefry import index_bits, threefry
 
