@@ -100,6 +100,14 @@ def by_name(own: Collection[type[Any]], others: Collection[type[Any]]) -> dict[s
     return known
 
 
+def refuse_name_of(own: Collection[type[Any]], values: Collection[Any]) -> None:
+    """Refuse a value whose class isn't one of `own` and is called like one: it would be read back as that."""
+    names = {kind.__name__ for kind in own}
+    for value in values:
+        if type(value) not in own and type(value).__name__ in names:
+            raise UsageError(f"{value!r:.200} is of a class that has the name of one of jaxdp's own: rename yours")
+
+
 def _of_python(kind: str, *, items: Any = (), value: Any = "") -> Any:
     if kind == "float":
         return float(value)

@@ -18,7 +18,7 @@ from ..clipping._rules import check_is_rule
 from ..noise import NOISES, Gaussian, Noise, check_noise
 from ..sampling import SAMPLINGS, Poisson, Sampler, Sampling, resolve, short_name
 from ..transforms import privatize
-from ._plain import by_name, from_plain, to_plain
+from ._plain import by_name, from_plain, refuse_name_of, to_plain
 from ._step import PrivateStep
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ class DPSGD:
             size = _checks.count("microbatch_size", self.microbatch_size, "give the rows to hold in memory at once")
             self._set(microbatch_size=size)
 
-    def _set(self, **fields: Any) -> None:
+    def _set(self, **checked: Any) -> None:
         """Put what was checked in the place of what was given."""
-        for name, value in fields.items():
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
 
     def _check_numbers(self) -> None:
@@ -174,7 +174,11 @@ class DPSGD:
                 f"steps={steps} exceeds the run's steps={self.steps}: describe a longer run with jaxdp.DPSGD"
             )
         event = self.sampling.event(self, max(steps, 1))  # refuses what has none, however few the steps
-        return event if steps else accounting.gaussian_event(noise_multiplier=1.0, times=0)
+        if steps > 0:
+            return event
+        from dp_accounting import NoOpDpEvent
+
+        return NoOpDpEvent()
 
     def ledger(self, steps: int | None = None, *, nonce: str | None = None) -> accounting.Ledger:
         """The run as a ledger of one entry, for as many of its steps as were made; all by default.
@@ -365,9 +369,10 @@ class DPSGD:
         rule and Gaussian noise are left out.
 
         Raises:
-            UsageError: for a value that holds what JSON can't, such as a `PerGroup` with a function for its labels.
+            UsageError: for a value that holds what JSON can't, such as a `PerGroup` with a function for its labels, and for a
+                class of the user's own that has the name of one of jaxdp's.
         """
-        by_name(_OWN, (type(self.rule), type(self.sampling), type(self.noise)))
+        refuse_name_of(_OWN, (self.rule, self.sampling, self.noise))
         described = {each.name: getattr(self, each.name) for each in fields(self)}
         for name, default in _DEFAULTS.items():
             if described[name] == default:

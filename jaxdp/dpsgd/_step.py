@@ -28,7 +28,11 @@ from ._self_check import self_check, signature
 
 
 class RunKeys(NamedTuple):
-    """Three scalar keys, one for each kind of randomness; a step's own keys are derived from them and its number."""
+    """Three scalar keys, one for each kind of randomness.
+
+    A step's own keys for its draw and its losses are derived from them and its number; the states of the noise and of the clip
+    rule begin from `noise`, and go their own way.
+    """
 
     sampling: Key[Array, ""]
     noise: Key[Array, ""]
@@ -43,9 +47,9 @@ class RunKeys(NamedTuple):
 class TrainState(NamedTuple):
     """What a step takes and gives: everything that a run needs to go on.
 
-    Go on from a state once. The noise of a step follows from its keys and its number: a copy of a state, stepped again on other
-    data or other parameters, gets the same noise, and the difference of both outputs has none. That can't be seen (a run that is
-    resumed does the same, on the same data). `step.continue_from(state, key)` goes on with noise of its own.
+    Go on from a state once. The noise of a step follows from `noise_state`: a copy of a state, stepped again on other data or
+    other parameters, gets the same noise, whatever its `keys`, and the difference of both outputs has none. That can't be seen (a
+    run that is resumed does the same, on the same data). `step.continue_from(state, key)` goes on with noise of its own.
 
     Attributes:
         params: the parameters.
@@ -56,7 +60,7 @@ class TrainState(NamedTuple):
         run: what the steps are accounted as; a step of another run refuses the state.
         spent_before: what earlier runs on the same data have cost.
         nonce: uint32 [4]. A name for the noise, from which its key can't be found; it outlives the keys' erasure.
-        noise_state: the noise's state. It holds a key, as `rule_state` may: who erases `keys` erases these, too.
+        noise_state: the noise's state. It holds a key, as `rule_state` may: whoever erases `keys` erases these, too.
     """
 
     params: Any

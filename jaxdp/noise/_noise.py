@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Key
 
+from .. import _checks
 from .._errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,9 +60,10 @@ class Noise(Protocol):
 
 
 def check_noise(value: Any) -> None:
-    """Refuse what is no noise; a class instead of its value, too."""
+    """Refuse what is no noise; a class instead of its value, and a value that can't be hashed, too."""
     if isinstance(value, type) or not isinstance(value, Noise):
         raise UsageError(
             f"noise={value!r:.200} is no noise: give jaxdp.noise.Gaussian(), or a frozen dataclass with the methods of "
             "jaxdp.noise.Noise"
         )
+    _checks.hashable("noise", value)

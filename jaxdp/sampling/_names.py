@@ -47,6 +47,7 @@ def resolve(given: Any, truncated_batch_size: Any) -> tuple[Sampling, int | None
             f"sampling={given!r:.200} is no sampling: give one of {', '.join(map(repr, NAMES))}, or a frozen dataclass with what "
             "jaxdp.sampling.Sampling has"
         )
+    _checks.hashable("sampling", given)
     own = getattr(given, CUT) if type(given) in SAMPLINGS and cuts(given.name) else None
     if truncated_batch_size is not None:
         most = _checks.count(CUT, truncated_batch_size, "give the most examples of a batch")

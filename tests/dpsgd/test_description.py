@@ -87,7 +87,7 @@ def test_short_names_and_values_make_the_same_run() -> None:
 
 
 @dataclass(frozen=True)
-class Flat:
+class Flat(Gaussian):
     """Of the name of one of jaxdp's own."""
 
 
@@ -113,6 +113,8 @@ def test_what_can_not_be_written_or_is_not_known_is_refused() -> None:
             jaxdp.DPSGD.from_dict(wrong)  # pyright: ignore[reportArgumentType]
     with pytest.raises(jaxdp.UsageError, match="another class of the name 'Flat': rename yours"):
         jaxdp.DPSGD.from_dict(good, known=(Flat,))
+    with pytest.raises(jaxdp.UsageError, match="has the name of one of jaxdp's own: rename yours"):
+        a_run(noise=Flat()).to_dict()
     with pytest.raises(jaxdp.UsageError, match="which is no dataclass"):
         jaxdp.DPSGD.from_dict(good, known=(dict,))
 

@@ -179,6 +179,9 @@ def test_what_does_not_go_together_is_refused_naming_both() -> None:
         a_run(sampling=Sparser(30))
     with pytest.raises(jaxdp.UsageError, match="sampling='sparser' can't be accounted under adjacency='replace_one'"):
         a_run(adjacency="replace_one")
+    for wrong in ({"sampling": Sparser([2])}, {"noise": Louder([2.0])}):  # pyright: ignore[reportArgumentType]
+        with pytest.raises(jaxdp.UsageError, match="can't be hashed.* tuples in the place of lists"):
+            a_run(**wrong)
     for wrong in ({"sampling": Sparser}, {"sampling": object()}, {"noise": Louder}, {"noise": None}):
         with pytest.raises(jaxdp.UsageError, match="give .* a frozen dataclass"):
             a_run(**wrong)
@@ -188,6 +191,7 @@ def test_privatize_takes_a_noise_too() -> None:
     how = {"noise_multiplier": 1.0, "expected_batch_size": 4, "key": jax.random.key(5)}
     sums = {"w": jnp.zeros(50)}
     plain, louder = jaxdp.privatize(**how), jaxdp.privatize(**how, noise=Louder(3.0))
-    (a, _), (b, state) = (tx.update(sums, tx.init(sums), sensitivity=0.5) for tx in (plain, louder))
+    update: Any = lambda tx: tx.update(sums, tx.init(sums), sensitivity=0.5)
+    (a, _), (b, state) = map(update, (plain, louder))
     np.testing.assert_allclose(3 * a["w"], b["w"], rtol=1e-6)
     np.testing.assert_allclose(state["mean"]["w"] * 2 / 4, b["w"], rtol=1e-6)
