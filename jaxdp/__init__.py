@@ -17,7 +17,9 @@ from . import (
     clipping as clipping,
     data as data,
     mechanisms as mechanisms,
+    noise as noise,
     pate as pate,
+    sampling as sampling,
 )
 from ._errors import UsageError as UsageError
 from .clipping import (

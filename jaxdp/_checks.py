@@ -164,6 +164,17 @@ def function(name: str, value: Any, fix: str) -> None:
         raise UsageError(f"{name}={value!r} is {type(value).__name__} and can't be called: {fix}")
 
 
+def hashable(name: str, value: Any) -> None:
+    """Refuse what can't be hashed: a list in a field, or a dataclass that isn't frozen."""
+    try:
+        hash(value)
+    except TypeError as error:
+        raise UsageError(
+            f"{name}={value!r:.200} can't be hashed ({error}), and programs are compiled by it: make it a frozen dataclass with "
+            "tuples in the place of lists"
+        ) from error
+
+
 def is_array(value: Any) -> bool:
     """Whether `value` is an array of numbers, bools or keys, traced or not, or the shape and dtype of one."""
     dtype = getattr(value, "dtype", None)

@@ -14,7 +14,7 @@ import optax
 from dp_accounting import DpEvent, GaussianDpEvent
 
 import jaxdp
-from jaxdp import accounting, clipping, data, mechanisms, noise, pate
+from jaxdp import accounting, clipping, data, mechanisms, noise, pate, sampling
 
 HARNESS = ("make", "kind", "run_to_step")  # arguments of the functions below, and not of jaxdp's
 
@@ -108,7 +108,7 @@ def clipped_then_noisy(grads: Any, params: Any, mask: Any, **how: Any) -> Any:
     return tx.update(grads, tx.init(params), params, mask=mask)[0]
 
 
-def sampled(kind: Any, step: Any, **how: Any) -> Any:
+def drawn_by(kind: Any, step: Any, **how: Any) -> Any:
     return kind(**how).batch(step).mask
 
 
@@ -165,6 +165,13 @@ def _of_runs() -> Iterator[tuple[str, Call]]:
     yield "DPSGD truncated", Call(jaxdp.DPSGD, {**RUN, **truncated}, of(jaxdp.DPSGD))
     shuffled = {"sampling": "shuffle", "adjacency": "replace_special"}
     yield "DPSGD shuffled", Call(jaxdp.DPSGD, {**RUN, **shuffled}, of(jaxdp.DPSGD))
+    values = {"sampling": sampling.Poisson(), "noise": noise.Gaussian()}
+    yield "DPSGD of values", Call(jaxdp.DPSGD, {**RUN, **values}, of(jaxdp.DPSGD))
+    yield (
+        "TruncatedPoisson",
+        Call(sampling.TruncatedPoisson, {"truncated_batch_size": 9}, of(sampling.TruncatedPoisson)),
+    )
+    yield "DPSGD.from_dict", Call(jaxdp.DPSGD.from_dict, {"description": run.to_dict(), "known": ()}, of(jaxdp.DPSGD))
     yield "DPSGD.epsilon", Call(cost_of_run, {**RUN, "delta": 1e-5, "accountant": "rdp", "cost_steps": 5}, is_finite)
     yield "DPSGD.spent", Call(run.spent, {"delta": 1e-5, "accountant": "rdp", "steps": 5}, of(accounting.Spent))
     budget = {"epsilon": 1.0, "delta": 1e-5, "accountant": "rdp", "ledger": LEDGER}
@@ -202,11 +209,11 @@ def _of_runs() -> Iterator[tuple[str, Call]]:
     sampler = {"key": key(), "num_examples": 20, "steps": 5, "step": 2}
     yield (
         "PoissonSampler",
-        Call(sampled, {"kind": jaxdp.PoissonSampler, **sampler, "sampling_rate": 0.2, "capacity": 8}, array(bool)),
+        Call(drawn_by, {"kind": jaxdp.PoissonSampler, **sampler, "sampling_rate": 0.2, "capacity": 8}, array(bool)),
     )
     cut = {**sampler, "sampling_rate": 0.2, "truncated_batch_size": 4}
-    yield "TruncatedPoissonSampler", Call(sampled, {"kind": jaxdp.TruncatedPoissonSampler, **cut}, array(bool))
-    yield "ShuffledSampler", Call(sampled, {"kind": jaxdp.ShuffledSampler, **sampler, "batch_size": 4}, array(bool))
+    yield "TruncatedPoissonSampler", Call(drawn_by, {"kind": jaxdp.TruncatedPoissonSampler, **cut}, array(bool))
+    yield "ShuffledSampler", Call(drawn_by, {"kind": jaxdp.ShuffledSampler, **sampler, "batch_size": 4}, array(bool))
     yield "load_run", Call(jaxdp.load_run, {"path": "nowhere"}, lambda _: False, 0.3)
     memory = {"loss_fn": loss, "params": PARAMS, "batch": BATCH, "has_aux": False}
     yield (

@@ -65,9 +65,8 @@ class Recorder:
         return records, jnp.arange(self.run.num_examples), jnp.asarray(weights)
 
     def release(self, state: Any, data: Any) -> Release:
-        copied = state._replace(
-            **{name: jax.tree.map(jnp.copy, getattr(state, name)) for name in ("params", "opt_state", "rule_state")}
-        )
+        donated = ("params", "opt_state", "rule_state", "noise_state")
+        copied = state._replace(**{name: jax.tree.map(jnp.copy, getattr(state, name)) for name in donated})
         after, metrics = self.step(copied, data)
         size = int(metrics.examples)
         drawn = np.rint(np.asarray(metrics.aux, np.float64) * size) if size else np.zeros(self.run.num_examples)
@@ -134,7 +133,9 @@ def _distances_hold(recorder: Recorder, records: Any, states: Sequence[Any], rel
 def _noise(recorder: Recorder, data: Any, state: Any, release: Release) -> Any:
     """Noise of the accounted standard deviation in units of the clip norm, and of a quantile's count in examples."""
     other_key = jax.random.fold_in(state.keys.noise, 10**6)
-    changed = state._replace(keys=state.keys._replace(noise=other_key))
+    changed = state._replace(
+        keys=state.keys._replace(noise=other_key), noise_state=state.noise_state._replace(key=other_key)
+    )
     if state.rule_state is not None:
         changed = changed._replace(rule_state=state.rule_state._replace(key=jax.random.fold_in(other_key, 1)))
     other = recorder.release(changed, data)

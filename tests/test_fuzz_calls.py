@@ -32,8 +32,14 @@ RESULTS = {  # what functions return, which nobody needs to make, and what other
     ),
     *(
         "Draw",
+        "GaussianState",
+        "Noise",
         "PaddedBatch",
+        "Poisson",
+        "SampledRun",
         "Sampler",
+        "Sampling",
+        "Shuffled",
         "Spent",
         "Total",
         "Forecast",
@@ -67,7 +73,8 @@ WITHIN = {  # what other packages call with values that were checked
         "refuse_constant",
         "rows_at",
     ),
-    *("check_numbers", "check_suitable", "check_transform", "steps_per_shuffled_epoch", "validate"),
+    *("check_numbers", "check_suitable", "check_transform", "validate"),
+    *("check_noise", "cuts", "gaussian_event_of", "kind_of", "resolve", "short_name", "words_of_batch_size"),
 }
 
 

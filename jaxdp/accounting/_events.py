@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _checks
 from .._errors import UsageError
+from ..noise import Gaussian
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -26,6 +27,7 @@ _COUNTS = (
     "step_counts",
 )
 _PROBABILITIES = ("sampling_probability", "sampling_probs")
+_GAUSSIAN = Gaussian()
 _MAYBE_INFINITE = ("shape", "sensitivities")  # of a search's distribution; of a mixture, whose shifts have signs
 
 
@@ -48,7 +50,7 @@ def poisson_event(*, noise_multiplier: _checks.Real, sample_rate: _checks.Real, 
     """
     import dp_accounting as dp
 
-    return repeated(dp.PoissonSampledDpEvent(_rate(sample_rate), dp.GaussianDpEvent(_sigma(noise_multiplier))), steps)
+    return repeated(dp.PoissonSampledDpEvent(_rate(sample_rate), _GAUSSIAN.event(noise_multiplier)), steps)
 
 
 def truncated_poisson_event(
@@ -86,7 +88,7 @@ def truncated_poisson_event(
             truncated_batch_size=_checks.count(
                 "truncated_batch_size", truncated_batch_size, "give the most that are used"
             ),
-            noise_multiplier=_sigma(noise_multiplier),
+            noise_multiplier=_GAUSSIAN.event(noise_multiplier).noise_multiplier,
         ),
         steps,
     )
@@ -105,9 +107,7 @@ def gaussian_event(*, noise_multiplier: _checks.Real, times: _checks.Count = 1) 
     Raises:
         UsageError: for values out of range.
     """
-    import dp_accounting as dp
-
-    return repeated(dp.GaussianDpEvent(_sigma(noise_multiplier)), times)
+    return repeated(_GAUSSIAN.event(noise_multiplier), times)
 
 
 def repeated(event: "DpEvent", times: _checks.Count) -> "DpEvent":
@@ -211,13 +211,6 @@ def _plain(name: str, value: Any) -> Any:
             raise UsageError(f"{name}={value} is above 1: give a probability")
         return number
     return _checks.real(name, value, "give a number")
-
-
-def _sigma(value: Any) -> float:
-    sigma = _checks.non_negative("noise_multiplier", value, "give the noise in units of the clip norm")
-    if sigma == 0:
-        raise UsageError("noise_multiplier=0 adds no noise, so epsilon is infinite: give noise above 0, such as 1.1")
-    return sigma
 
 
 def _rate(value: Any) -> float:

@@ -26,7 +26,7 @@ of the two normal densities. Where \(\Pr \ge e^\varepsilon \Pr'\), what is missi
 The discrete Gaussian of `jaxdp.mechanisms` has terms of one dimension that reach 8.8 standard deviations at least, which loses
 less: \(\bar\Phi(8.8 - t) < e^{-(9.12 - t)^2/2}\). Laplace noise follows its law up to R' of its scales (`LARGEST_LAPLACE`); its
 \(F(t) = \tfrac12 (e^{-(R' - t)} - e^{-R'})\) is convex, so one coordinate with all of the L1 sensitivity shows most, whatever
-d. That normals are of 64 bits, and float32, is another matter (see `jaxdp.noise._gaussian`).
+d. That normals are of 64 bits, and float32, is another matter (see `jaxdp.noise.draws._normal`).
 """
 
 import math
@@ -34,8 +34,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .._errors import UsageError
-from ..noise._gaussian import LARGEST_NORMAL, MOST_VALUES
-from ..noise._laplace import LARGEST_LAPLACE
+from ..noise.draws._laplace import LARGEST_LAPLACE
+from ..noise.draws._normal import LARGEST_NORMAL, MOST_VALUES
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

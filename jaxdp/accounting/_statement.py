@@ -1,18 +1,46 @@
 """The privacy of a run in plain English, for a lawyer and a researcher."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .. import _checks
+from ..clipping import ClipRule
+from ..sampling import SampledRun
 from ._adjacency import IN_WORDS
 from ._epsilon import Spent, accountants_of, event_epsilon, rounded_up
 from ._ledger import Ledger
 
 if TYPE_CHECKING:
-    from ..dpsgd._run import DPSGD
+    from dp_accounting import DpEvent
+
+
+@runtime_checkable
+class StatedRun(SampledRun, Protocol):
+    """What a statement reads of a run; `jaxdp.DPSGD` has it."""
+
+    @property
+    def clip_norm(self) -> float: ...
+
+    @property
+    def rule(self) -> ClipRule: ...
+
+    @property
+    def sampling(self) -> Any: ...  # a `Sampling`; `DPSGD` takes its short name as well, which no protocol can say
+
+    @property
+    def noise_multiplier_of_sum(self) -> float: ...
+
+    @property
+    def unit_in_words(self) -> tuple[str, str]: ...
+
+    def event_of(self, steps: int) -> "DpEvent": ...
+
+    def ledger(self, steps: int) -> Ledger: ...
+
+    def as_poisson(self) -> "StatedRun": ...
 
 
 def statement(
-    run: "DPSGD",
+    run: StatedRun,
     *,
     delta: float,
     steps: int | None = None,
@@ -34,9 +62,7 @@ def statement(
     Raises:
         UsageError: for a delta out of range, more steps than the run has, or a ledger under another adjacency.
     """
-    from ..dpsgd._run import DPSGD
-
-    _checks.instance("run", run, DPSGD, "give a jaxdp.DPSGD")
+    _checks.instance("run", run, StatedRun, "give a jaxdp.DPSGD")
     _checks.texts("notes", notes)
     if spent_before is not None:
         _checks.instance("spent_before", spent_before, Ledger, "give a jaxdp.accounting.Ledger")
@@ -49,8 +75,8 @@ def statement(
             f"Unit and adjacency: {unit}; two data sets are neighbours if {IN_WORDS[run.adjacency].format(unit=run.unit)}. The "
             f"number of {several}, {run.num_examples:,}, is treated as public.",
             f"Mechanism: {made:,} steps of DP-SGD. {_sampling(run, delta, made)} The gradient of each {run.unit} was "
-            f"{run.rule.in_words(run.clip_norm)}; Gaussian noise of standard deviation {run.noise_multiplier_of_sum:.6g} times "
-            f"that norm was added to the sum, which was then divided by {run.expected_batch_size:g}, a constant.",
+            f"{run.rule.in_words(run.clip_norm)}; {run.noise.in_words(run.noise_multiplier_of_sum)} was added to the sum, which "
+            f"was then divided by {run.expected_batch_size:g}, a constant.",
             "Protected: the parameters after every step, and whatever is computed from them without the training data.",
             "Not protected: losses, accuracies and gradient norms measured on the training data; choices of hyper-parameters "
             "made by looking at it, unless they are in the ledger; the random keys, with which the noise could be subtracted "
@@ -61,7 +87,7 @@ def statement(
     )
 
 
-def _guarantee(run: "DPSGD", delta: float, made: int) -> str:
+def _guarantee(run: StatedRun, delta: float, made: int) -> str:
     spent = _figures(run, delta, made)
     if len(spent) == 2:
         rdp, pld = spent["rdp"], spent["pld"]
@@ -81,7 +107,7 @@ def _guarantee(run: "DPSGD", delta: float, made: int) -> str:
     )
 
 
-def _figures(run: "DPSGD", delta: float, made: int) -> dict[str, Spent]:
+def _figures(run: StatedRun, delta: float, made: int) -> dict[str, Spent]:
     """The run's ε by RDP and by PLD, where there is one."""
     event = run.event_of(made)
     names = [name for name in accountants_of(event, run.adjacency) if name != "classic"]
@@ -89,7 +115,7 @@ def _figures(run: "DPSGD", delta: float, made: int) -> dict[str, Spent]:
     return {name: of(name) for name in names or ["pld"]}
 
 
-def _ledger(run: "DPSGD", delta: float, made: int, before: Ledger) -> list[str]:
+def _ledger(run: StatedRun, delta: float, made: int, before: Ledger) -> list[str]:
     if not before.entries:
         return []
     total = before.extend(run.ledger(made)).total(delta=delta)
@@ -102,25 +128,10 @@ def _ledger(run: "DPSGD", delta: float, made: int, before: Ledger) -> list[str]:
     ]
 
 
-def _sampling(run: "DPSGD", delta: float, made: int) -> str:
-    rate = f"{run.expected_batch_size:g}/{run.num_examples} = {run.sampling_rate:.6g}"
-    if run.sampling == "poisson":
-        return (
-            f"For each, every {run.unit} entered the batch independently with probability {rate} (Poisson sampling, executed as "
-            "accounted)."
-        )
-    if run.sampling == "truncated_poisson":
-        return (
-            f"For each, every {run.unit} was drawn independently with probability {rate} (the larger of two neighbouring data "
-            f"sets has {run.num_examples:,}), and of a draw of more than {run.truncated_batch_size:,} a random subset of that "
-            "size was used (truncated Poisson sampling, executed as accounted)."
-        )
-    text = (
-        f"Each epoch used every {run.unit} once, in shuffled batches of {run.expected_batch_size:g}. Shuffling has no "
-        "amplification by sampling that could be certified, so each epoch is accounted as one Gaussian mechanism without sampling"
-    )
+def _sampling(run: StatedRun, delta: float, made: int) -> str:
+    text = run.sampling.in_words(run)
     poisson = run.as_poisson()
-    if made == 0 or poisson.adjacency == "replace_one":
+    if run.sampling.amplified or made == 0 or poisson.adjacency == "replace_one":
         return text + "."
     other = event_epsilon(poisson.event_of(made), delta=delta, adjacency=poisson.adjacency)
     return text + (

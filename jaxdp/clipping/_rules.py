@@ -7,7 +7,7 @@ gradient is no longer than the clip norm C: adding or removing one example moves
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -54,6 +54,15 @@ class Flat:
     def in_words(self, clip_norm: float) -> str:
         """What happened to a gradient, for a statement."""
         return f"clipped to L2 norm {clip_norm:g}"
+
+    def in_run(self, expected_batch_size: float) -> "Flat":
+        """The rule in a run of such batches."""
+        del expected_batch_size
+        return self
+
+    def noise_multiplier_of_sum(self, total: float) -> float:
+        """The noise multiplier for the sum of gradients that makes `total` with what else the rule noises: nothing."""
+        return total
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # compared by identity: its labels may be any pytree
@@ -121,6 +130,13 @@ class PerGroup:
         """What happened to a gradient, for a statement."""
         return f"clipped in groups of parameters, each to a part of the joint L2 norm {clip_norm:g}"
 
+    def in_run(self, expected_batch_size: float) -> "PerGroup":
+        """The rule in a run of such batches."""
+        del expected_batch_size
+        return self
+
+    noise_multiplier_of_sum = Flat.noise_multiplier_of_sum
+
 
 @dataclass(frozen=True, kw_only=True)
 class Normalised:
@@ -155,6 +171,13 @@ class Normalised:
     def in_words(self, clip_norm: float) -> str:
         """What happened to a gradient, for a statement."""
         return f"divided by its L2 norm plus {self.stability:g} and brought to an L2 norm below {clip_norm:g}"
+
+    def in_run(self, expected_batch_size: float) -> "Normalised":
+        """The rule in a run of such batches."""
+        del expected_batch_size
+        return self
+
+    noise_multiplier_of_sum = Flat.noise_multiplier_of_sum
 
 
 class QuantileState(NamedTuple):
@@ -218,6 +241,15 @@ class Quantile:
             "accountants cover the count)"
         )
 
+    def in_run(self, expected_batch_size: float) -> "Quantile":
+        """The rule in a run of such batches; refuses another batch size than its own."""
+        if self.expected_batch_size not in (None, expected_batch_size):
+            raise UsageError(
+                f"the rule's expected_batch_size={self.expected_batch_size} is not the run's {expected_batch_size}: leave it out "
+                "of Quantile"
+            )
+        return replace(self, expected_batch_size=float(expected_batch_size))
+
     def init(self, clip_norm: float, key: Key[Array, ""]) -> QuantileState:
         """The state before the first step.
 
@@ -278,12 +310,17 @@ class Quantile:
 ClipRule = Flat | PerGroup | Normalised | Quantile
 
 
-def check_rule(rule: Any, clip_norm: float) -> None:
-    """Refuse what is not a rule, a rule that lacks a number, and one that has nothing to scale to."""
+def check_is_rule(rule: Any) -> None:
+    """Refuse what is not a rule."""
     if not isinstance(rule, ClipRule):
         raise UsageError(
             f"rule={rule!r} is not a clip rule: give jaxdp.clipping.Flat(), PerGroup, Normalised or Quantile"
         )
+
+
+def check_rule(rule: Any, clip_norm: float) -> None:
+    """Refuse what is not a rule, a rule that lacks a number, and one that has nothing to scale to."""
+    check_is_rule(rule)
     if math.isinf(clip_norm) and not isinstance(rule, Flat):
         raise UsageError(
             f"clip_norm=inf means no clipping, which {type(rule).__name__} can't do: give a finite clip norm"

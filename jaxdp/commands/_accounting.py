@@ -16,18 +16,14 @@ from rich.table import Table
 from .. import _checks, accounting
 from .._errors import UsageError
 from ..dpsgd._run import DPSGD
-from ._effects import Effect, check_effects
-from .train._recipe import adjacency_of, cut_nearly_always, steps_per_epoch
+from ..sampling import kind_of
+from ._effects import CUTTING, Effect, check_effects
+from ._options import SamplingName
+from .train._recipe import adjacency_of, cut_nearly_always
 
 _MOST_STEPS = 2**24
 _NAMES = {"rdp": "RDP (dp-accounting)", "pld": "PLD (dp-accounting, tighter)", "classic": "RDP, classic conversion"}
 _EPOCHS = 15
-_TRUNCATION = Effect(
-    ("truncated_batch_size",),
-    lambda run: run.sampling == "truncated_poisson",
-    lambda run: f"with --sampling {run.sampling}, which cuts no batch",
-    ", or give --sampling truncated_poisson",
-)
 _LENGTH = Effect(
     ("epochs",),
     lambda run: run.steps is None,
@@ -44,7 +40,7 @@ class SampledOptions:
     """number of training examples"""
     delta: float = 1e-5
     """the delta of (epsilon, delta), below 1 / examples"""
-    sampling: Literal["poisson", "truncated_poisson", "shuffle"] = "poisson"
+    sampling: SamplingName = "poisson"
     """how batches are drawn: poisson; truncated_poisson, at most --truncated-batch-size of that; shuffle, each once an epoch"""
     truncated_batch_size: int | None = None
     """the most examples of a batch with --sampling truncated_poisson"""
@@ -54,7 +50,7 @@ class SampledOptions:
     """L2 norm to which each example's gradient is clipped; named in the statement, without influence on epsilon"""
     json: bool = False
     """print JSON"""
-    effects: ClassVar[tuple[Effect, ...]] = (_TRUNCATION,)
+    effects: ClassVar[tuple[Effect, ...]] = (CUTTING,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +65,7 @@ class _Timed(_Sized):
     """passes over the data, of examples / batch size steps each, rounded (up with --sampling shuffle); 15 by default"""
     steps: int | None = None
     """number of steps, instead of epochs"""
-    effects: ClassVar[tuple[Effect, ...]] = (_TRUNCATION, _LENGTH)
+    effects: ClassVar[tuple[Effect, ...]] = (CUTTING, _LENGTH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +145,7 @@ def _steps(options: EpsilonOptions | NoiseOptions) -> int:
     epochs = _checks.count("--epochs", epochs, "give the number of passes over the data")
     if options.steps is not None:
         return _checks.count("--steps", options.steps, "give the number of steps")
-    return epochs * steps_per_epoch(examples, batch_size, options.sampling)
+    return epochs * kind_of(options.sampling).steps_per_epoch(examples, batch_size)
 
 
 def _largest_batch(options: BatchSizeOptions, accountant: str) -> tuple[int, DPSGD]:

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from .. import sampling
 from .._errors import UsageError
 from ._options import flag
 
@@ -25,6 +26,14 @@ class Effect(NamedTuple):
     where: Callable[[Any], bool]
     why_not: Callable[[Any], str]
     instead: str = ""
+
+
+CUTTING = Effect(
+    ("truncated_batch_size",),
+    lambda run: sampling.cuts(run.sampling),
+    lambda run: f"with --sampling {run.sampling}, which cuts no batch",
+    f", or give --sampling {' or '.join(filter(sampling.cuts, sampling.NAMES))}",
+)
 
 
 def check_effects(options: Any, typed: Collection[str] | None = None) -> None:

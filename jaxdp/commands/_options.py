@@ -5,13 +5,18 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from .. import sampling
 from .._errors import UsageError
 
+if TYPE_CHECKING:
+    SamplingName = str
+else:
+    SamplingName = Literal[sampling.NAMES]  # which a command's help lists
 Options = TypeVar("Options")
 _PLACE_AND_SPEED = ("output", "resume", "device", "microbatch_size", "seed")  # on which no draw depends
-_MAY_CHANGE = ("output", "resume", "device")  # when a run is resumed
+_MAY_CHANGE = ("output", "resume", "device", "microbatch_size")  # when a run is resumed
 
 
 def flag(name: str) -> str:

@@ -3,9 +3,9 @@
 Because each part reads its numbers from here, they can't disagree, and the epsilon is that of what is executed.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, get_args
 
 import jax
 import optax
@@ -13,22 +13,30 @@ from jaxtyping import Array, Key
 
 from .. import _checks, accounting
 from .._errors import UsageError
-from ..clipping import ClippedGrad, ClipRule, Flat, Quantile, check_rule, clipped_grad
-from ..sampling import (
-    PoissonSampler,
-    Sampler,
-    ShuffledSampler,
-    TruncatedPoissonSampler,
-    steps_per_shuffled_epoch,
-)
+from ..clipping import ClippedGrad, ClipRule, Flat, check_rule, clipped_grad
+from ..clipping._rules import check_is_rule
+from ..noise import NOISES, Gaussian, Noise, check_noise
+from ..sampling import SAMPLINGS, Poisson, Sampler, Sampling, resolve, short_name
 from ..transforms import privatize
+from ._plain import by_name, from_plain, refuse_name_of, to_plain
 from ._step import PrivateStep
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-SAMPLINGS = ("poisson", "truncated_poisson", "shuffle")
-_FLAT = Flat()
+    class _SamplingOrName:
+        """The field `sampling`, to a type checker: a sampling or its short name is given, and a sampling is read."""
+
+        def __get__(self, run: object, kind: type[Any] | None = None) -> Sampling: ...
+
+        def __set__(self, run: object, given: Sampling | str) -> None: ...
+else:
+    _SamplingOrName = Sampling | str
+
+_FLAT, _POISSON, _GAUSSIAN = Flat(), Poisson(), Gaussian()
+_DEFAULT_SAMPLING: Any = _POISSON
+_DEFAULTS = {"rule": _FLAT, "noise": _GAUSSIAN}  # which a description leaves out
+_OWN = (*SAMPLINGS, *NOISES, *get_args(ClipRule))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,16 +54,19 @@ class DPSGD:
         noise_multiplier: σ, the noise's standard deviation in units of C. 0 trains without privacy and has no epsilon. Under a
             `Quantile` rule that of sum and count together: the sum gets as much more as the count's look at the data costs.
         rule: how a norm becomes a factor: `jaxdp.clipping.Flat()`, `PerGroup`, `Normalised` or `Quantile`.
-        sampling: "poisson": each example enters each batch independently, with rate B / n; "truncated_poisson": at most
-            `truncated_batch_size` of such a draw, chosen at random; "shuffle": every example once an epoch, not amplified.
+        sampling: who is in a batch, a value of `jaxdp.sampling` or its short name. `Poisson()`, "poisson": each example enters
+            each batch independently, with rate B / n. `TruncatedPoisson(size)`, "truncated_poisson" with `truncated_batch_size`:
+            at most so many of such a draw, chosen at random. `Shuffled()`, "shuffle": every example once an epoch, not amplified.
+            The run has the value; `run.sampling.name` is the name.
         adjacency: "add_or_remove_one"; "replace_special", a record blanked in its place; "replace_one", a record exchanged for
             another. Shuffled epochs need one of the latter two. Not every combination has every accountant: `epsilon` says which.
-        truncated_batch_size: the most examples of a batch under truncated Poisson sampling.
+        truncated_batch_size: the most examples of a batch under truncated Poisson sampling; a value has it already.
         unit: what is protected: "example", or "user" for data whose rows are users with all their records, as
             `jaxdp.data.group_by_user` makes them; n and B then count users, and the statement says so.
         records_per_user: k, the most records of a user that are used; for `unit="user"`.
         microbatch_size: how many examples to process at once; by default a size that suits the device. Changes memory and
-            speed only.
+            speed only: two runs that differ in it are equal, and a state of one goes on under the other.
+        noise: what hides an example in the sum: `jaxdp.noise.Gaussian()`.
 
     Raises:
         UsageError: for values out of range, naming the field, the value and the fix.
@@ -75,72 +86,66 @@ class DPSGD:
     clip_norm: float
     noise_multiplier: float
     rule: ClipRule = _FLAT
-    sampling: str = "poisson"
+    sampling: _SamplingOrName = _DEFAULT_SAMPLING
     adjacency: str = "add_or_remove_one"
     truncated_batch_size: int | None = None
     unit: str = "example"
     records_per_user: int | None = None
-    microbatch_size: int | None = None
+    microbatch_size: int | None = field(default=None, compare=False)
+    noise: Noise = _GAUSSIAN
 
     def __post_init__(self) -> None:
-        def settle(name: str, value: Any) -> None:
+        self._check_numbers()
+        self._resolve_rule()
+        check_noise(self.noise)
+        self._resolve_sampling()
+        self._check_unit()
+        if self.microbatch_size is not None:
+            size = _checks.count("microbatch_size", self.microbatch_size, "give the rows to hold in memory at once")
+            self._set(microbatch_size=size)
+
+    def _set(self, **checked: Any) -> None:
+        """Put what was checked in the place of what was given."""
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
 
-        settle("num_examples", _checks.count("num_examples", self.num_examples, "give the number of training examples"))
-        batch = _checks.positive(
-            "expected_batch_size", self.expected_batch_size, "give the mean number of examples a step"
-        )
-        settle("expected_batch_size", int(batch) if batch == int(batch) else batch)
+    def _check_numbers(self) -> None:
+        self._set(num_examples=_checks.count("num_examples", self.num_examples, "give the number of training examples"))
+        fix = "give the mean number of examples a step"
+        batch = _checks.positive("expected_batch_size", self.expected_batch_size, fix)
+        self._set(expected_batch_size=int(batch) if batch == int(batch) else batch)
         if batch > self.num_examples:
             raise UsageError(
                 f"expected_batch_size={self.expected_batch_size} exceeds num_examples={self.num_examples}: "
                 f"give at most {self.num_examples}"
             )
-        settle("steps", _checks.count("steps", self.steps, "give the number of training steps"))
-        settle("clip_norm", _checks.clip_norm(self.clip_norm))
+        self._set(steps=_checks.count("steps", self.steps, "give the number of training steps"))
+        self._set(clip_norm=_checks.clip_norm(self.clip_norm))
         fix = "give the noise in units of the clip norm, such as 1.1"
-        settle("noise_multiplier", _checks.non_negative("noise_multiplier", self.noise_multiplier, fix))
+        self._set(noise_multiplier=_checks.non_negative("noise_multiplier", self.noise_multiplier, fix))
         if self.noise_multiplier > 0 and self.clip_norm == float("inf"):
             raise UsageError(
                 "clip_norm=inf leaves the sensitivity unbounded, which no noise can hide: give a finite clip norm"
             )
-        if isinstance(self.rule, Quantile):
-            if self.rule.expected_batch_size not in (None, self.expected_batch_size):
-                raise UsageError(
-                    f"the rule's expected_batch_size={self.rule.expected_batch_size} is not the run's "
-                    f"{self.expected_batch_size}: leave it out of Quantile"
-                )
-            settle("rule", replace(self.rule, expected_batch_size=float(self.expected_batch_size)))
-            self.rule.noise_multiplier_of_sum(self.noise_multiplier)
+
+    def _resolve_rule(self) -> None:
+        check_is_rule(self.rule)
+        self._set(rule=self.rule.in_run(self.expected_batch_size))
+        self.rule.noise_multiplier_of_sum(self.noise_multiplier)  # refuses a total that leaves nothing for the sum
         check_rule(self.rule, self.clip_norm)
-        self._settle_sampling(settle)
-        self._settle_unit(settle)
-        if self.microbatch_size is not None:
-            size = _checks.count("microbatch_size", self.microbatch_size, "give the rows to hold in memory at once")
-            settle("microbatch_size", size)
 
-    def _settle_sampling(self, settle: Callable[[str, Any], None]) -> None:
-        _checks.one_of("sampling", self.sampling, SAMPLINGS)
+    def _resolve_sampling(self) -> None:
+        sampling, most = resolve(self.sampling, self.truncated_batch_size)
         _checks.one_of("adjacency", self.adjacency, accounting.ADJACENCIES)
-        if (self.sampling == "truncated_poisson") != (self.truncated_batch_size is not None):
+        self._set(sampling=sampling, truncated_batch_size=most)
+        sampling.check(self)
+        if self.adjacency not in sampling.adjacencies:
             raise UsageError(
-                f"sampling={self.sampling!r} with truncated_batch_size={self.truncated_batch_size}: give the most examples "
-                "of a batch with sampling='truncated_poisson', and with that alone"
-            )
-        if self.truncated_batch_size is not None:
-            most = _checks.count("truncated_batch_size", self.truncated_batch_size, "give the most examples of a batch")
-            settle("truncated_batch_size", most)
-        if self.sampling != "shuffle":
-            return
-        _checks.count("expected_batch_size", self.expected_batch_size, "shuffled epochs have batches of one size")
-        if self.adjacency == "add_or_remove_one":
-            raise UsageError(
-                "sampling='shuffle' can't be accounted under adjacency='add_or_remove_one': a record more would shift every "
-                "batch after it; give adjacency='replace_special' (a record blanked in its place) or 'replace_one', or sample by "
-                "'poisson', which costs far less"
+                f"sampling={sampling.name!r} can't be accounted under adjacency={self.adjacency!r}: give "
+                f"{' or '.join(map(repr, sampling.adjacencies))}"
             )
 
-    def _settle_unit(self, settle: Callable[[str, Any], None]) -> None:
+    def _check_unit(self) -> None:
         _checks.one_of("unit", self.unit, accounting.UNITS)
         if (self.unit == "user") != (self.records_per_user is not None):
             raise UsageError(
@@ -149,7 +154,7 @@ class DPSGD:
             )
         if self.records_per_user is not None:
             number = _checks.count("records_per_user", self.records_per_user, "give the most records of a user")
-            settle("records_per_user", number)
+            self._set(records_per_user=number)
 
     @property
     def sampling_rate(self) -> float:
@@ -168,14 +173,12 @@ class DPSGD:
             raise UsageError(
                 f"steps={steps} exceeds the run's steps={self.steps}: describe a longer run with jaxdp.DPSGD"
             )
-        if self.sampling == "shuffle":
-            epochs = -(-steps // steps_per_shuffled_epoch(self.num_examples, int(self.expected_batch_size)))
-            return accounting.gaussian_event(noise_multiplier=self.noise_multiplier, times=epochs)
-        sampled = {"noise_multiplier": self.noise_multiplier, "sample_rate": self.sampling_rate, "steps": steps}
-        if self.truncated_batch_size is not None:
-            most = {"num_examples": self.num_examples, "truncated_batch_size": self.truncated_batch_size}
-            return accounting.truncated_poisson_event(**sampled, **most)
-        return accounting.poisson_event(**sampled)
+        event = self.sampling.event(self, max(steps, 1))  # refuses what has none, however few the steps
+        if steps > 0:
+            return event
+        from dp_accounting import NoOpDpEvent
+
+        return NoOpDpEvent()
 
     def ledger(self, steps: int | None = None, *, nonce: str | None = None) -> accounting.Ledger:
         """The run as a ledger of one entry, for as many of its steps as were made; all by default.
@@ -186,12 +189,7 @@ class DPSGD:
         ledger = accounting.Ledger(adjacency=self.adjacency, unit=self.unit)
         if made == 0:
             return ledger
-        how = {
-            "poisson": "Poisson sampling",
-            "truncated_poisson": "truncated Poisson sampling",
-            "shuffle": "shuffled epochs",
-        }
-        label = f"{made:,} steps of DP-SGD ({how[self.sampling]}, noise multiplier {self.noise_multiplier:g})"
+        label = f"{made:,} steps of DP-SGD ({self.sampling.label}, {self.noise.label(self.noise_multiplier)})"
         return ledger.add(self.event_of(made), label, nonce=nonce)
 
     @property
@@ -256,7 +254,7 @@ class DPSGD:
 
     def as_poisson(self) -> "DPSGD":
         """The same run with Poisson sampling, for comparison."""
-        return replace(self, sampling="poisson", truncated_batch_size=None)
+        return replace(self, sampling=_POISSON, truncated_batch_size=None)
 
     @property
     def unit_in_words(self) -> tuple[str, str]:
@@ -299,9 +297,7 @@ class DPSGD:
     @property
     def noise_multiplier_of_sum(self) -> float:
         """The noise on the sum of gradients in units of its sensitivity: `noise_multiplier`, or more if a count is noised too."""
-        if isinstance(self.rule, Quantile):
-            return self.rule.noise_multiplier_of_sum(self.noise_multiplier)
-        return self.noise_multiplier
+        return self.rule.noise_multiplier_of_sum(self.noise_multiplier)
 
     def sampler(self, key: Key[Array, ""], *, capacity: int = 0) -> Sampler:
         """The batches of the run, for arrays of the user's own: `for batch, mask in run.sampler(key).take((X, Y))`.
@@ -312,21 +308,14 @@ class DPSGD:
                 come in a longer batch, never cut. Other samplings have batches of one size.
 
         Returns:
-            A `PoissonSampler`, `TruncatedPoissonSampler` or `ShuffledSampler`. Its `take` checks that there are num_examples
-            rows; iterated itself it gives padded indices and masks, those of padding beyond the data.
+            A `PoissonSampler`, `TruncatedPoissonSampler` or `ShuffledSampler`, or that of a sampling of the user's own. Its
+            `take` checks that there are num_examples rows; iterated itself it gives padded indices and masks, those of padding
+            beyond the data.
 
         Raises:
             UsageError: for a capacity under another sampling than Poisson.
         """
-        every: dict[str, Any] = {"key": key, "num_examples": self.num_examples, "steps": self.steps}
-        if self.sampling == "poisson":
-            return PoissonSampler(**every, sampling_rate=self.sampling_rate, capacity=capacity)
-        if capacity != 0:
-            raise UsageError(f"capacity={capacity} has no meaning under sampling={self.sampling!r}: leave it out")
-        if self.truncated_batch_size is not None:
-            most = self.truncated_batch_size
-            return TruncatedPoissonSampler(**every, sampling_rate=self.sampling_rate, truncated_batch_size=most)
-        return ShuffledSampler(**every, batch_size=int(self.expected_batch_size))
+        return self.sampling.sampler(self, key, capacity=capacity)
 
     def clipped_grad(self, loss_fn: Callable[..., Any], *, has_aux: bool = False) -> ClippedGrad:
         """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size; what has num_examples rows isn't shared."""
@@ -336,9 +325,12 @@ class DPSGD:
         return replace(grad_fn, num_examples=self.num_examples)
 
     def privatize(self, key: Key[Array, ""]) -> optax.GradientTransformationExtraArgs:
-        """`jaxdp.privatize` with the run's expected batch size and noise: under a `Quantile` rule, what is left for the sum."""
+        """`jaxdp.privatize` with the run's noise and expected batch size; under a `Quantile` rule, what is left for the sum."""
         return privatize(
-            noise_multiplier=self.noise_multiplier_of_sum, expected_batch_size=self.expected_batch_size, key=key
+            noise_multiplier=self.noise_multiplier_of_sum,
+            expected_batch_size=self.expected_batch_size,
+            key=key,
+            noise=self.noise,
         )
 
     def make_step(
@@ -369,6 +361,52 @@ class DPSGD:
                 the self-check finds.
         """
         return PrivateStep(self, loss_fn, optimizer, has_aux=has_aux, self_check=self_check)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run as plain dicts, lists, strings and numbers, for JSON; what a run's folder stores.
+
+        A sampling of jaxdp's is written by its short name; other values as `{"type": class name, field: value, ...}`. The flat
+        rule and Gaussian noise are left out.
+
+        Raises:
+            UsageError: for a value that holds what JSON can't, such as a `PerGroup` with a function for its labels, and for a
+                class of the user's own that has the name of one of jaxdp's.
+        """
+        refuse_name_of(_OWN, (self.rule, self.sampling, self.noise))
+        described = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name, default in _DEFAULTS.items():
+            if described[name] == default:
+                del described[name]
+        described["sampling"] = short_name(self.sampling) or self.sampling
+        return {name: to_plain(value, name) for name, value in described.items()}
+
+    @classmethod
+    def from_dict(cls, description: Mapping[str, Any], known: Collection[type[Any]] = ()) -> "DPSGD":
+        """The inverse of `to_dict`.
+
+        Args:
+            description: what it gave.
+            known: the classes of the user's own samplings, rules and noises. No others are made: a file from a stranger can
+                name a class, and runs no code by it.
+
+        Returns:
+            The run.
+
+        Raises:
+            UsageError: for what describes no run, or names a class that isn't known.
+
+        Example:
+            >>> run = DPSGD(num_examples=60_000, expected_batch_size=256, steps=3600, clip_norm=1.0, noise_multiplier=1.1)
+            >>> DPSGD.from_dict(run.to_dict()) == run
+            True
+        """
+        _checks.instance("description", description, Mapping, "give what DPSGD.to_dict gave")
+        kinds = by_name(_OWN, known)
+        found = {name: from_plain(value, name, kinds) for name, value in description.items()}
+        try:
+            return cls(**found)
+        except TypeError as error:
+            raise UsageError(f"description is of no run ({error}): give what DPSGD.to_dict gave") from error
 
 
 jax.tree_util.register_static(DPSGD)  # part of a training state, and no array

@@ -8,7 +8,7 @@ can be too large, no drawn example is left out, and padding costs less than one 
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +22,17 @@ from ..accounting import Ledger
 from ..clipping import Quantile, check_batch, check_loss, check_params, closed, example_keys, excess_within, takes_rng
 from ..noise._keys import Domain, nonce_in_hex, nonce_of, own_key
 from ..sampling import Draw, rows_at
-from ..transforms import PrivatizeState, check_numbers, check_suitable, check_transform, in_float32
+from ..transforms import check_numbers, check_suitable, check_transform, in_float32
+from ._description import Run
 from ._self_check import self_check, signature
-
-if TYPE_CHECKING:
-    from ._run import DPSGD
 
 
 class RunKeys(NamedTuple):
-    """Three scalar keys, one for each kind of randomness; a step's own keys are derived from them and its number."""
+    """Three scalar keys, one for each kind of randomness.
+
+    A step's own keys for its draw and its losses are derived from them and its number; the states of the noise and of the clip
+    rule begin from `noise`, and go their own way.
+    """
 
     sampling: Key[Array, ""]
     noise: Key[Array, ""]
@@ -45,9 +47,9 @@ class RunKeys(NamedTuple):
 class TrainState(NamedTuple):
     """What a step takes and gives: everything that a run needs to go on.
 
-    Go on from a state once. The noise of a step follows from its keys and its number: a copy of a state, stepped again on other
-    data or other parameters, gets the same noise, and the difference of both outputs has none. That can't be seen (a run that is
-    resumed does the same, on the same data). `step.continue_from(state, key)` goes on with noise of its own.
+    Go on from a state once. The noise of a step follows from `noise_state`: a copy of a state, stepped again on other data or
+    other parameters, gets the same noise, whatever its `keys`, and the difference of both outputs has none. That can't be seen (a
+    run that is resumed does the same, on the same data). `step.continue_from(state, key)` goes on with noise of its own.
 
     Attributes:
         params: the parameters.
@@ -58,6 +60,7 @@ class TrainState(NamedTuple):
         run: what the steps are accounted as; a step of another run refuses the state.
         spent_before: what earlier runs on the same data have cost.
         nonce: uint32 [4]. A name for the noise, from which its key can't be found; it outlives the keys' erasure.
+        noise_state: the noise's state. It holds a key, as `rule_state` may: whoever erases `keys` erases these, too.
     """
 
     params: Any
@@ -65,9 +68,10 @@ class TrainState(NamedTuple):
     keys: RunKeys
     step: int
     rule_state: Any = None
-    run: "DPSGD | None" = None
+    run: Run | None = None
     spent_before: Ledger = Ledger()
     nonce: UInt32[Array, "4"] | None = None
+    noise_state: Any = None
 
     @property
     def ledger(self) -> Ledger:
@@ -105,7 +109,7 @@ class PrivateStep:
 
     def __init__(
         self,
-        run: "DPSGD",
+        run: Run,
         loss_fn: Callable[..., Any],
         optimizer: optax.GradientTransformation,
         *,
@@ -180,7 +184,10 @@ class PrivateStep:
         self.run.ledger(0).check_like(spent_before)
         rule = self._grad_fn.rule
         rule_state = rule.init(self.run.clip_norm, keys.noise) if isinstance(rule, Quantile) else None
-        return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before, nonce_of(keys.noise))
+        noise_state = self.run.privatize(keys.noise).init(params)
+        noise_state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), noise_state)  # steps donate it, and no key
+        nonce = nonce_of(keys.noise)
+        return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before, nonce, noise_state)
 
     def __call__(self, state: TrainState, data: Any, *shared: Any) -> tuple[TrainState, StepMetrics]:
         """One step.
@@ -214,6 +221,8 @@ class PrivateStep:
                 f"the state is of another run than this step's: {_difference(state.run, self.run)}. Its epsilon would be false; "
                 "step.continue_from(state, key) goes on under the new run and keeps a ledger of both"
             )
+        if state.noise_state is None:
+            raise UsageError("step: the state has no noise_state: begin with state = step.init(params, key)")
         made = int(state.step) + num_steps
         if made > self.run.steps:
             raise UsageError(
@@ -228,10 +237,11 @@ class PrivateStep:
             )
         shared = closed(self._grad_fn.unwrapped(shared, None, "step(state, (X, Y))"))
         self._check_gradients(state, data, shared)
-        carry = (state.params, state.opt_state, state.rule_state)
+        carry = (state.params, state.opt_state, state.rule_state, state.noise_state)
         carry, metrics = self._compiled(carry, state.keys, jnp.int32(state.step), data, shared, num_steps=num_steps)
-        params, opt_state, rule_state = carry
-        return state._replace(params=params, opt_state=opt_state, step=made, rule_state=rule_state), metrics
+        params, opt_state, rule_state, noise_state = carry
+        changed = {"params": params, "opt_state": opt_state, "rule_state": rule_state, "noise_state": noise_state}
+        return state._replace(**changed, step=made), metrics
 
     def _check_gradients(self, state: TrainState, data: Any, shared: tuple[Any, ...]) -> None:
         """The self-check of arguments of these shapes and types, before the first step with them."""
@@ -241,8 +251,8 @@ class PrivateStep:
             self._checked.add(kind)
 
     def _scan(
-        self, carry: tuple[Any, Any, Any], keys: RunKeys, first: Any, data: Any, shared: Any, *, num_steps: int
-    ) -> tuple[tuple[Any, Any, Any], StepMetrics]:
+        self, carry: tuple[Any, ...], keys: RunKeys, first: Any, data: Any, shared: Any, *, num_steps: int
+    ) -> tuple[tuple[Any, ...], StepMetrics]:
         one_step = partial(self._one_step, keys, data, shared)
         if num_steps == 1:  # outside a loop, where a CPU has fewer things to wait for
             carry, metrics = one_step(carry, first)
@@ -250,9 +260,9 @@ class PrivateStep:
         return jax.lax.scan(one_step, carry, first + jnp.arange(num_steps, dtype=jnp.int32))
 
     def _one_step(
-        self, keys: RunKeys, data: Any, shared: Any, carry: tuple[Any, Any, Any], step: Any
-    ) -> tuple[tuple[Any, Any, Any], StepMetrics]:
-        params, opt_state, rule_state = carry
+        self, keys: RunKeys, data: Any, shared: Any, carry: tuple[Any, ...], step: Any
+    ) -> tuple[tuple[Any, ...], StepMetrics]:
+        params, opt_state, rule_state, noise_state = carry
         clip_norm = self._grad_fn.clip_norm_now(rule_state)
         sampler = self.run.sampler(keys.sampling)
         loss_key = jax.random.fold_in(keys.loss, step)
@@ -263,9 +273,9 @@ class PrivateStep:
         if isinstance(self._grad_fn.rule, Quantile):
             rule_state = self._grad_fn.rule.update_by_count(rule_state, excess)
         noise = self.run.privatize(keys.noise)
-        means, _ = noise.update(sums, PrivatizeState(keys.noise, step), sensitivity=jnp.float32(clip_norm))
+        means, noise_state = noise.update(sums, noise_state, sensitivity=jnp.float32(clip_norm))
         updates, opt_state = self._optimizer.update(means, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state, rule_state), metrics
+        return (optax.apply_updates(params, updates), opt_state, rule_state, noise_state), metrics
 
     def _clipped_sum(
         self, params: Any, data: Any, shared: Any, draw: Draw, usual: float, loss_key: Any, clip_norm: Any
@@ -322,8 +332,9 @@ def _refuse_traced(name: str, tree: Any) -> None:
         )
 
 
-def _difference(theirs: "DPSGD | None", ours: "DPSGD") -> str:
+def _difference(theirs: Run | None, ours: Any) -> str:
     if theirs is None:
         return "it has none; begin with step.init(params, key)"
-    names = [field.name for field in fields(ours) if getattr(theirs, field.name) != getattr(ours, field.name)]
+    compared = [field.name for field in fields(ours) if field.compare]
+    names = [name for name in compared if getattr(theirs, name) != getattr(ours, name)]
     return "; ".join(f"{name}: {getattr(theirs, name)}, {getattr(ours, name)}" for name in names)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key, UInt32
 
-from ..noise._threefry import index_bits
+from ..noise.draws._threefry import index_bits
 
 MOST_STEPS = 2**26  # in a standard deviation, so that draws are int32
 MARGIN = 1e-6  # by which σ is larger than the accounted one

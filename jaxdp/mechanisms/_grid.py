@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from ..noise._threefry import index_bits
+from ..noise.draws._threefry import index_bits
 
 COARSEST = 2**10  # steps in the noise's scale, at least
 MOST_STEPS = 2**24  # in the scale of Laplace noise, whose draws are int32

@@ -14,7 +14,7 @@ from .. import _checks
 from .._errors import UsageError
 from ..noise._copies import each_with_its_own
 from ..noise._keys import Domain, own_key
-from ..noise._threefry import index_bits
+from ..noise.draws._threefry import index_bits
 from ._inputs import checked_epsilon, settle, whole_numbers
 
 if TYPE_CHECKING:

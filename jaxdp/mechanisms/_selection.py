@@ -13,7 +13,7 @@ from .. import _checks
 from ..accounting._events import repeated
 from ..noise._copies import each_with_its_own
 from ..noise._keys import Domain, own_key
-from ..noise._threefry import index_bits
+from ..noise.draws._threefry import index_bits
 from ._grid import ROUNDING, discrete_laplace, finest_step
 from ._inputs import checked_epsilon, checked_scores, checked_sensitivity, settle
 

@@ -1,10 +1,10 @@
 """Checkpoints by orbax: all that a run needs to go on to the same end, and enough to notice damage or another data set; and the
 model that is left of them.
 
-A checkpoint holds the parameters, the optimizer's state, the keys, the step, the totals of the unfinished epoch and the
-ledger. It is written to a temporary folder and renamed, so a kill leaves the one before. The two newest are kept; a damaged
-one is passed over for the one before, which leads to the same result. They are private, and go with the keys when the run is
-finished; the model has a folder of its own.
+A checkpoint holds the parameters, the states of the optimizer, of the clip rule and of the noise, the keys, the step, the totals
+of the unfinished epoch and the ledger. It is written to a temporary folder and renamed, so a kill leaves the one before. The two
+newest are kept; a damaged one is passed over for the one before, which leads to the same result. They are private, and go with
+the keys when the run is finished; the model has a folder of its own.
 """
 
 import gc
@@ -28,7 +28,7 @@ from ..dpsgd._step import TrainState
 from ._folder import close_to_others
 
 _Read = TypeVar("_Read")
-_TREES = ("opt_state", "rule_state")  # of a state, beside its parameters and keys
+_TREES = ("opt_state", "rule_state", "noise_state")  # of a state, beside its parameters and keys
 
 
 class Checkpoint(NamedTuple):

@@ -7,7 +7,6 @@ import numpy as np
 
 from ..accounting import accountants_of, epsilon_at_interval
 from ..dpsgd._run import DPSGD
-from ..sampling import steps_per_shuffled_epoch
 from ._pictures import new_figure, save_figure
 
 _POINTS = 12
@@ -52,11 +51,9 @@ def plot_epsilon(run: DPSGD, delta: float, path: Path) -> None:
     """Draw ε at `delta` against the steps of a run, by each accountant that can account it."""
     figure = new_figure(6)
     axis = figure.subplots()
-    steps = sorted({int(step) for step in np.linspace(1, run.steps, _POINTS)})
-    style = "default"
-    if run.sampling == "shuffle":  # an epoch is paid for when it begins
-        per_epoch = steps_per_shuffled_epoch(run.num_examples, int(run.expected_batch_size))
-        steps, style = [*range(1, run.steps, per_epoch), run.steps], "steps-post"
+    steps, style = sorted({int(step) for step in np.linspace(1, run.steps, _POINTS)}), "default"
+    if (paid_at := run.sampling.paid_at(run)) is not None:
+        steps, style = sorted({*paid_at, run.steps}), "steps-post"
     for name in ("rdp", "pld"):
         if name in accountants_of(run.event, run.adjacency):
             spent = lambda step, by=name: epsilon_at_interval(run.event_of(step), delta, by, run.adjacency, _INTERVAL)
@@ -68,9 +65,9 @@ def plot_epsilon(run: DPSGD, delta: float, path: Path) -> None:
     axis.set_ylim(bottom=0)
     axis.grid(alpha=0.3)
     axis.legend(frameon=False, loc="lower right")
-    kind = {"poisson": "Poisson", "truncated_poisson": "truncated Poisson", "shuffle": "shuffled"}[run.sampling]
     figure.suptitle(
-        f"{kind} batches of {run.expected_batch_size:g} from {run.num_examples:,}, noise multiplier {run.noise_multiplier:.3g}"
+        f"{run.sampling.title} batches of {run.expected_batch_size:g} from {run.num_examples:,}, noise multiplier "
+        f"{run.noise_multiplier:.3g}"
     )
     save_figure(figure, path)
 

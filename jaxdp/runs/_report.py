@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ..sampling import words_of_batch_size
+
 _SECONDS_BETWEEN_UPDATES = 0.5
 
 
@@ -99,12 +101,7 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield "ε with the ledger", f"{summary['total_epsilon']:.5f} at δ = {summary['delta']:g}"
         yield "noise multiplier", f"{summary['noise_multiplier']:.5f}"
         yield "clip norm", f"{summary['clip_norm']:g}"
-    how = {
-        "poisson": " expected (Poisson)",
-        "truncated_poisson": " expected (truncated Poisson)",
-        "shuffle": " (shuffled)",
-    }
-    yield "batch size", f"{summary['batch_size']}" + how.get(summary.get("sampling", ""), "")
+    yield "batch size", f"{summary['batch_size']}{words_of_batch_size(summary.get('sampling'))}"
     yield "steps", f"{summary['steps']} ({summary['epochs']} epochs)"
     yield "device", summary["device"]
     if summary.get("milliseconds_per_step") is not None:

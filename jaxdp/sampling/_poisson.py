@@ -11,7 +11,7 @@ or below the sampling rate: the accounted rate is never exceeded, and missed by 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,59 @@ from .. import _checks
 from .._errors import UsageError
 from ..noise._keys import Domain, own_key
 from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at, drawn_first, taken_of
+from ._sampling import SampledRun, gaussian_event_of
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Each example enters each batch independently, with the sampling rate of the run.
+
+    References:
+        Mironov, Talwar and Zhang, "Rényi Differential Privacy of the Sampled Gaussian Mechanism", arXiv 1908.10530.
+    """
+
+    name: ClassVar[str] = "poisson"
+    label: ClassVar[str] = "Poisson sampling"
+    title: ClassVar[str] = "Poisson"
+    of_batch_size: ClassVar[str] = "expected (Poisson)"
+    adjacencies: ClassVar[tuple[str, ...]] = ("add_or_remove_one", "replace_special", "replace_one")
+    amplified: ClassVar[bool] = True
+
+    def check(self, run: SampledRun) -> None:
+        """Every run's numbers will do."""
+        del run
+
+    def sampler(self, run: SampledRun, key: Key[Array, ""], *, capacity: int) -> "PoissonSampler":
+        """A `PoissonSampler`."""
+        return PoissonSampler(
+            key=key, num_examples=run.num_examples, sampling_rate=run.sampling_rate, steps=run.steps, capacity=capacity
+        )
+
+    def event(self, run: SampledRun, steps: int) -> "DpEvent":
+        """A Gaussian mechanism on a Poisson sample for each step."""
+        import dp_accounting as dp
+
+        one = dp.PoissonSampledDpEvent(run.sampling_rate, gaussian_event_of(run, self))
+        return dp.SelfComposedDpEvent(one, steps)
+
+    def in_words(self, run: SampledRun) -> str:
+        """How the batches were drawn, for a statement."""
+        return (
+            f"For each, every {run.unit} entered the batch independently with probability {rate_in_words(run)} (Poisson "
+            "sampling, executed as accounted)"
+        )
+
+    @staticmethod
+    def steps_per_epoch(num_examples: int, batch_size: float) -> int:
+        """The steps after which as many examples were expected as there are: rounded, and at least 1."""
+        return max(1, round(num_examples / batch_size))
+
+    def paid_at(self, run: SampledRun) -> None:
+        """Each step costs."""
+        del run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +113,7 @@ class PoissonSampler:
         capacity = _checks.whole("capacity", self.capacity, "give the rows of a padded batch") or _usual_capacity(
             num_examples, rate
         )
-        settle(self, num_examples=num_examples, steps=steps, sampling_rate=rate, capacity=capacity)
+        set_checked(self, num_examples=num_examples, steps=steps, sampling_rate=rate, capacity=capacity)
 
     @property
     def usual_size(self) -> float:
@@ -106,7 +159,7 @@ def count_of_examples(value: Any) -> int:
     return number
 
 
-def settle(sampler: Any, **fields: Any) -> None:
+def set_checked(sampler: Any, **fields: Any) -> None:
     """Put checked plain numbers in the place of what was given: arithmetic on NumPy's small integers would wrap."""
     for name, value in fields.items():
         object.__setattr__(sampler, name, value)
@@ -118,6 +171,11 @@ def check_rate(value: float) -> float:
     if not 2**-32 <= rate <= 1:
         raise UsageError(f"sampling_rate={rate} must lie between 2^-32 and 1: a batch can't exceed the data")
     return rate
+
+
+def rate_in_words(run: SampledRun) -> str:
+    """The sampling rate, as the fraction that it is and as a number."""
+    return f"{run.expected_batch_size:g}/{run.num_examples} = {run.sampling_rate:.6g}"
 
 
 def usual_size(num_examples: int, rate: float) -> float:

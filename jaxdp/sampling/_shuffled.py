@@ -5,10 +5,10 @@ blanked or replaced in its place, at the cost of one Gaussian mechanism an epoch
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,65 @@ from .. import _checks
 from .._errors import UsageError
 from ..noise._keys import Domain, own_key
 from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at, taken_of
-from ._poisson import count_of_examples, settle
+from ._poisson import count_of_examples, set_checked
+from ._sampling import SampledRun, gaussian_event_of, refuse_capacity
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Every example once an epoch, in an order of its own; not amplified."""
+
+    name: ClassVar[str] = "shuffle"
+    label: ClassVar[str] = "shuffled epochs"
+    title: ClassVar[str] = "shuffled"
+    of_batch_size: ClassVar[str] = "(shuffled)"
+    adjacencies: ClassVar[tuple[str, ...]] = ("replace_special", "replace_one")
+    amplified: ClassVar[bool] = False
+
+    def check(self, run: SampledRun) -> None:
+        """Refuse batches of no one size, and a relation under which a record more or less would shift all others."""
+        _checks.count("expected_batch_size", run.expected_batch_size, "shuffled epochs have batches of one size")
+        if run.adjacency not in self.adjacencies:
+            raise UsageError(
+                f"sampling='shuffle' can't be accounted under adjacency={run.adjacency!r}: a record more would shift every "
+                "batch after it; give adjacency='replace_special' (a record blanked in its place) or 'replace_one', or sample by "
+                "'poisson', which costs far less"
+            )
+
+    def sampler(self, run: SampledRun, key: Key[Array, ""], *, capacity: int) -> "ShuffledSampler":
+        """A `ShuffledSampler`."""
+        refuse_capacity(self, capacity)
+        size = int(run.expected_batch_size)
+        return ShuffledSampler(key=key, num_examples=run.num_examples, batch_size=size, steps=run.steps)
+
+    def event(self, run: SampledRun, steps: int) -> "DpEvent":
+        """A Gaussian mechanism for each epoch that has begun: its batches are disjoint parts of the data."""
+        import dp_accounting as dp
+
+        return dp.SelfComposedDpEvent(gaussian_event_of(run, self), -(-steps // self._epoch_of(run)))
+
+    def in_words(self, run: SampledRun) -> str:
+        """How the batches were drawn, for a statement."""
+        return (
+            f"Each epoch used every {run.unit} once, in shuffled batches of {run.expected_batch_size:g}. Shuffling has no "
+            "amplification by sampling that could be certified, so each epoch is accounted as one Gaussian mechanism without "
+            "sampling"
+        )
+
+    @staticmethod
+    def steps_per_epoch(num_examples: int, batch_size: float) -> int:
+        """The batches in which every example stands once."""
+        return math.ceil(num_examples / int(batch_size))
+
+    def paid_at(self, run: SampledRun) -> Sequence[int]:
+        """An epoch is paid for when it begins."""
+        return range(1, run.steps + 1, self._epoch_of(run))
+
+    def _epoch_of(self, run: SampledRun) -> int:
+        return self.steps_per_epoch(run.num_examples, run.expected_batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +110,7 @@ class ShuffledSampler:
         number = count_of_examples(self.num_examples)
         steps = _checks.count("steps", self.steps, "give the number of batches to draw")
         size = _checks.count("batch_size", self.batch_size, "give the number of examples a batch holds")
-        settle(self, num_examples=number, steps=steps, batch_size=size)
+        set_checked(self, num_examples=number, steps=steps, batch_size=size)
         if size > number:
             raise UsageError(f"batch_size={self.batch_size} exceeds num_examples={number}: give at most {number}")
 
@@ -64,7 +122,7 @@ class ShuffledSampler:
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
         step = drawn_at(self.key, step)
-        per_epoch = steps_per_shuffled_epoch(self.num_examples, self.batch_size)
+        per_epoch = Shuffled.steps_per_epoch(self.num_examples, self.batch_size)
         epoch, place = jnp.divmod(jnp.asarray(step, jnp.int32), jnp.int32(per_epoch))
         of_epoch = jax.random.fold_in(own_key(self.key, Domain.SHUFFLED_SAMPLER), epoch)
         bits = jax.random.bits(of_epoch, (self.num_examples,), jnp.uint32)
@@ -91,11 +149,6 @@ class ShuffledSampler:
 
     def __iter__(self) -> Iterator[PaddedBatch]:
         return batches_of(self, self.batch_size)
-
-
-def steps_per_shuffled_epoch(num_examples: int, batch_size: int) -> int:
-    """Batches in which every example stands once."""
-    return math.ceil(num_examples / batch_size)
 
 
 jax.tree_util.register_dataclass(

@@ -6,7 +6,7 @@ examples that stand first in the data, which no accountant covers.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,80 @@ from .. import _checks
 from .._errors import UsageError
 from ..noise._keys import Domain, own_key
 from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at, drawn_first, taken_of
-from ._poisson import check_rate, count_of_examples, included, settle, usual_size
+from ._poisson import Poisson, check_rate, count_of_examples, included, rate_in_words, set_checked, usual_size
+from ._sampling import SampledRun, gaussian_event_of, refuse_capacity
+
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
+
+@dataclass(frozen=True)
+class TruncatedPoisson:
+    """At most `truncated_batch_size` examples of a Poisson draw, chosen at random.
+
+    Args:
+        truncated_batch_size: the most examples of a batch.
+
+    Raises:
+        UsageError: for what is no positive whole number.
+
+    References:
+        arXiv 2508.15089, as dp-accounting's `TruncatedSubsampledGaussianDpEvent` accounts it.
+    """
+
+    truncated_batch_size: int
+
+    name: ClassVar[str] = "truncated_poisson"
+    label: ClassVar[str] = "truncated Poisson sampling"
+    title: ClassVar[str] = "truncated Poisson"
+    of_batch_size: ClassVar[str] = "expected (truncated Poisson)"
+    adjacencies: ClassVar[tuple[str, ...]] = Poisson.adjacencies
+    amplified: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        most = _checks.count("truncated_batch_size", self.truncated_batch_size, "give the most examples of a batch")
+        set_checked(self, truncated_batch_size=most)
+
+    def check(self, run: SampledRun) -> None:
+        """Every run's numbers will do."""
+        del run
+
+    def sampler(self, run: SampledRun, key: Key[Array, ""], *, capacity: int) -> "TruncatedPoissonSampler":
+        """A `TruncatedPoissonSampler`."""
+        refuse_capacity(self, capacity)
+        return TruncatedPoissonSampler(
+            key=key,
+            num_examples=run.num_examples,
+            sampling_rate=run.sampling_rate,
+            truncated_batch_size=self.truncated_batch_size,
+            steps=run.steps,
+        )
+
+    def event(self, run: SampledRun, steps: int) -> "DpEvent":
+        """A Gaussian mechanism on what is used of a Poisson sample for each step."""
+        import dp_accounting as dp
+
+        one = dp.TruncatedSubsampledGaussianDpEvent(
+            dataset_size=run.num_examples,
+            sampling_probability=run.sampling_rate,
+            truncated_batch_size=self.truncated_batch_size,
+            noise_multiplier=gaussian_event_of(run, self).noise_multiplier,
+        )
+        return dp.SelfComposedDpEvent(one, steps)
+
+    def in_words(self, run: SampledRun) -> str:
+        """How the batches were drawn, for a statement."""
+        return (
+            f"For each, every {run.unit} was drawn independently with probability {rate_in_words(run)} (the larger of two "
+            f"neighbouring data sets has {run.num_examples:,}), and of a draw of more than {self.truncated_batch_size:,} a "
+            "random subset of that size was used (truncated Poisson sampling, executed as accounted)"
+        )
+
+    steps_per_epoch = staticmethod(Poisson.steps_per_epoch)
+
+    def paid_at(self, run: SampledRun) -> None:
+        """Each step costs."""
+        del run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +131,7 @@ class TruncatedPoissonSampler:
         if most >= 2**31:
             raise UsageError(f"truncated_batch_size={most} must be below 2^31: {fix}")
         rate = check_rate(self.sampling_rate)
-        settle(self, num_examples=num_examples, steps=steps, truncated_batch_size=most, sampling_rate=rate)
+        set_checked(self, num_examples=num_examples, steps=steps, truncated_batch_size=most, sampling_rate=rate)
 
     @property
     def usual_size(self) -> float:

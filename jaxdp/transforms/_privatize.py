@@ -1,33 +1,27 @@
 """Clipped sum to noisy mean: the one place where noise is added."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.core import Tracer
-from jaxtyping import Array, Int32, Key
+from jaxtyping import Array, Key
 
 from .. import _checks
 from .._errors import UsageError
-from ..noise import tree_normal
-from ..noise._copies import each_with_its_own
-from ..noise._keys import Domain, own_key
+from ..noise import Gaussian, GaussianState, Noise, check_noise
+from ..noise._gaussian import check_state
 
 _LEAST = float(np.finfo(np.float32).tiny)  # below it devices round to zero
-
-
-class PrivatizeState(NamedTuple):
-    """The key of the noise, and how many updates have been made: the noise of an update is a function of both."""
-
-    key: Key[Array, ""]
-    step: Int32[Array, ""]
+_GAUSSIAN = Gaussian()
+PrivatizeState = GaussianState  # under Gaussian noise, and without any
 
 
 def privatize(
-    *, noise_multiplier: float, expected_batch_size: float, key: Key[Array, ""]
+    *, noise_multiplier: float, expected_batch_size: float, key: Key[Array, ""], noise: Noise = _GAUSSIAN
 ) -> optax.GradientTransformationExtraArgs:
     r"""Gaussian mechanism as an optax transform: clipped SUM in, noisy mean out.
 
@@ -53,6 +47,8 @@ def privatize(
         noise_multiplier: σ, standard deviation of the noise in units of the sensitivity; 0 or above.
         expected_batch_size: B, sampling rate times number of examples; a plain number.
         key: scalar key, used for the noise and nothing else. There is no default.
+        noise: what is added, of σΔ as its scale; `jaxdp.noise.Gaussian()`, whose state is a `PrivatizeState`. Of another noise
+            read its own description.
 
     Returns:
         A transform whose `update(sums, state, params=None, *, sensitivity)` gives float32 noisy means. `sensitivity` is
@@ -81,29 +77,22 @@ def privatize(
         "expected_batch_size", expected_batch_size, "give sampling rate times number of examples"
     )
     _checks.key(key)
+    check_noise(noise)
 
-    def init(params: Any) -> PrivatizeState:
-        step = jnp.zeros((), jnp.int32)
-        return PrivatizeState(key, each_with_its_own(key, params, step) if sigma > 0 else step)
+    def init(params: Any) -> Any:
+        return noise.init(key, params) if sigma > 0 else GaussianState(key, jnp.zeros((), jnp.int32))
 
-    def update(
-        updates: Any, state: Any, params: Any = None, *, sensitivity: Any = None, **extra: Any
-    ) -> tuple[Any, PrivatizeState]:
+    def update(updates: Any, state: Any, params: Any = None, *, sensitivity: Any = None, **extra: Any) -> Any:
         del params, extra
         scale = _noise_scale(sigma, sensitivity)
-        if not isinstance(state, PrivatizeState):
-            raise UsageError(
-                f"privatize: state is a {type(state).__name__}: begin with state = tx.init(params), go on with what update gives"
-            )
         _checks.numbers_alone("privatize: updates", updates, "pass out.grads of jaxdp.clipped_grad", real=True)
         sums = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), updates)
-        if scale is not None:
-            step = each_with_its_own((state.key, state.step), sums, state.step)
-            noise = tree_normal(jax.random.fold_in(own_key(state.key, Domain.PRIVATIZE), step), sums)
-            # Behind the barrier all who read a noisy sum see one value: its draw is never computed twice, a rounding apart.
-            sums = jax.lax.optimization_barrier(jax.tree.map(lambda total, normal: total + scale * normal, sums, noise))
-        means = jax.tree.map(lambda total: total / jnp.float32(divisor), sums)
-        return means, PrivatizeState(state.key, state.step + 1)
+        if scale is None:
+            check_state(state)
+            state = state._replace(step=state.step + 1)
+        else:
+            sums, state = noise.update(state, sums, scale)
+        return jax.tree.map(lambda total: total / jnp.float32(divisor), sums), state
 
     return optax.GradientTransformationExtraArgs(init, update)
 

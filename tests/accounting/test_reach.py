@@ -12,7 +12,7 @@ import jaxdp
 from jaxdp import UsageError, pate
 from jaxdp.accounting import Ledger, event_epsilon, gaussian_event, noise_multiplier, poisson_event
 from jaxdp.accounting._reach import delta_left, missing_mass
-from jaxdp.noise._gaussian import LARGEST_NORMAL
+from jaxdp.noise.draws._normal import LARGEST_NORMAL
 
 ADDED = "add_or_remove_one"
 RUNS = [  # examples, expected batch size, noise multiplier, steps, delta: what a delta below 1/n leads to

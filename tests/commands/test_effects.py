@@ -13,7 +13,7 @@ from jaxdp.commands._accounting import EpsilonOptions, NoiseOptions, StepsOption
 from jaxdp.commands._effects import check_effects
 from jaxdp.commands.pate import AnalyzeOptions, LabelOptions, PateOptions
 from jaxdp.commands.train import TrainOptions
-from jaxdp.commands.train._recipe import cut_nearly_always, settle
+from jaxdp.commands.train._recipe import cut_nearly_always, resolve_plan
 
 TABLE = ["train", "--dataset", "csv", "--features", "f.csv", "--targets", "t.csv", "--bounds", "0", "1"]
 LABEL = ["pate", "label", "p.csv", "--num-classes", "2", "--records", "9", "--output", "x"]
@@ -126,19 +126,19 @@ def test_categories_of_a_column_that_is_not_there_are_refused(given: str, why: s
     assert why in refused([*table, "--bounds", "0", "1", "--categories", *given.split()], capsys)
 
 
-def settled(**changes: Any) -> Any:
+def planned(**changes: Any) -> Any:
     """A run of 3 epochs of 8 steps."""
     chosen = {"epochs": 3, "batch_size": 64, "delta": 1e-3, "noise_multiplier": 1.0} | changes
-    return settle(TrainOptions(**chosen), 512, Ledger())
+    return resolve_plan(TrainOptions(**chosen), 512, Ledger())
 
 
 def test_a_warm_up_or_a_patience_as_long_as_the_run_is_refused() -> None:
-    assert settled(warmup=23).steps == 24
+    assert planned(warmup=23).steps == 24
     with pytest.raises(jaxdp.UsageError, match="--warmup=24 is not shorter than the run's 24 steps"):
-        settled(warmup=24)
-    assert settled(patience=1, holdout=100).epochs == 3
+        planned(warmup=24)
+    assert planned(patience=1, holdout=100).epochs == 3
     with pytest.raises(jaxdp.UsageError, match="--patience=2 has no effect on a run of 3 epochs"):
-        settled(patience=2, holdout=100)
+        planned(patience=2, holdout=100)
 
 
 @pytest.mark.parametrize(("most", "warned"), [(2, True), (40, True), (64, False), (70, False)])

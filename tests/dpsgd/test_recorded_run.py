@@ -21,6 +21,7 @@ from jaxdp.clipping.ghost import _sum as ghost_sum
 from jaxdp.clipping.ghost._gradient import factors as factors_of
 from jaxdp.clipping.ghost._rows import norm_of_sum
 from jaxdp.dpsgd import _step
+from jaxdp.noise import Gaussian, _gaussian
 from jaxdp.sampling import Draw, ShuffledSampler
 from jaxdp.transforms import _privatize
 
@@ -129,19 +130,23 @@ def test_a_record_that_is_not_there_moves_what_is_released_no_more_than_accounte
 
 
 def same_bits_for_leaves(patch: pytest.MonkeyPatch) -> None:
-    one = _privatize.tree_normal
+    one = _gaussian.tree_normal
     each = lambda key, tree: jax.tree.map(lambda leaf: one(key, [leaf])[0], tree)
-    patch.setattr(_privatize, "tree_normal", each)
+    patch.setattr(_gaussian, "tree_normal", each)
 
 
 def same_key_for_steps(patch: pytest.MonkeyPatch) -> None:
-    update = _privatize.PrivatizeState
-    patch.setattr(_step, "PrivatizeState", lambda key, step: update(key, jnp.zeros_like(step)))
+    update = Gaussian.update
+
+    def staying(self: Any, state: Any, sums: Any, scale: Any) -> Any:
+        return update(self, state, sums, scale)[0], state
+
+    patch.setattr(Gaussian, "update", staying)
 
 
 def constant_key(patch: pytest.MonkeyPatch) -> None:
-    draw = _privatize.tree_normal
-    patch.setattr(_privatize, "tree_normal", lambda key, tree: draw(jax.random.key(0), tree))
+    draw = _gaussian.tree_normal
+    patch.setattr(_gaussian, "tree_normal", lambda key, tree: draw(jax.random.key(0), tree))
 
 
 def divided_by_the_number_drawn(patch: pytest.MonkeyPatch) -> None:
@@ -176,18 +181,18 @@ def noise_by_the_physical_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def noise_at_every_micro_step(patch: pytest.MonkeyPatch) -> None:
-    draw = _privatize.tree_normal
+    draw = _gaussian.tree_normal
 
     def several(key: Any, tree: Any) -> Any:
         draws = [draw(jax.random.fold_in(key, i), tree) for i in range(4)]
         return jax.tree.map(lambda *leaves: sum(leaves), *draws)
 
-    patch.setattr(_privatize, "tree_normal", several)
+    patch.setattr(_gaussian, "tree_normal", several)
 
 
 def no_noise_on_one_leaf(patch: pytest.MonkeyPatch) -> None:
-    draw = _privatize.tree_normal
-    patch.setattr(_privatize, "tree_normal", lambda key, tree: {**draw(key, tree), "out": jnp.zeros_like(tree["out"])})
+    draw = _gaussian.tree_normal
+    patch.setattr(_gaussian, "tree_normal", lambda key, tree: {**draw(key, tree), "out": jnp.zeros_like(tree["out"])})
 
 
 def accounted_at_the_physical_batch(patch: pytest.MonkeyPatch) -> None:

@@ -188,6 +188,18 @@ def test_the_noise_of_a_step_is_that_of_privatize_at_its_count() -> None:
         np.testing.assert_allclose(before - np.asarray(state.params), noise, rtol=1e-3, atol=1.0)
 
 
+def test_a_state_goes_on_under_another_microbatch_size() -> None:
+    params, data = problem()
+    few, many = (a_run(microbatch_size=size).make_step(loss, optax.sgd(0.1), self_check=False) for size in (3, 50))
+    state, _ = few(few.init(params, jax.random.key(0)), data)
+    state, _ = many(state, data)
+    whole, _ = few.many(few.init(params, jax.random.key(0)), data, num_steps=2)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), state.params, whole.params)
+    assert state.ledger == whole.ledger
+    with pytest.raises(jaxdp.UsageError, match=r"of another run than this step's: steps: 30, 31\. Its epsilon"):
+        a_run(microbatch_size=9, steps=31).make_step(loss, optax.sgd(0.1), self_check=False)(state, data)
+
+
 def test_more_steps_than_the_run_has_are_refused() -> None:
     params, data = problem()
     step = a_run(steps=2).make_step(loss, optax.sgd(0.1), self_check=False)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jaxdp.noise import _gaussian, key_from_entropy, standard_normal, tree_normal
-from jaxdp.noise._gaussian import LARGEST_NORMAL, _cosine, _radius
-from jaxdp.noise._threefry import index_bits, threefry
+from jaxdp.noise import key_from_entropy, standard_normal, tree_normal
+from jaxdp.noise.draws import _normal
+from jaxdp.noise.draws._normal import LARGEST_NORMAL, _cosine, _radius
+from jaxdp.noise.draws._threefry import index_bits, threefry
 
 FALSE_ALARM = 1e-4
 
@@ -42,8 +43,8 @@ def _independent(first: np.ndarray, second: np.ndarray) -> None:
 def _of_bits(first: np.ndarray, others: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     """The normals that are made of these words."""
     words = jnp.asarray(first, jnp.uint32), jnp.asarray(others, jnp.uint32)
-    monkeypatch.setattr(_gaussian, "index_bits", lambda key, shape: words)
-    return np.asarray(_gaussian._normal(jnp.zeros(2, jnp.uint32), first.shape), np.float64)
+    monkeypatch.setattr(_normal, "index_bits", lambda key, shape: words)
+    return np.asarray(_normal._normal(jnp.zeros(2, jnp.uint32), first.shape), np.float64)
 
 
 def test_the_tails_reach_far_beyond_those_of_a_float32_uniform() -> None:

@@ -17,8 +17,8 @@ from jaxdp.clipping import Quantile
 from jaxdp.commands.pate._release import release
 from jaxdp.data._scaling import estimated_bounds
 from jaxdp.models import distorted, erased
-from jaxdp.noise import _threefry
 from jaxdp.noise._keys import Domain
+from jaxdp.noise.draws import _threefry
 from jaxdp.pate._shards import shards
 
 RUN = jaxdp.DPSGD(num_examples=6, expected_batch_size=2, steps=3, clip_norm=1.0, noise_multiplier=1.0)

@@ -10,12 +10,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 from command import interrupt_at_epoch_of, result
 
 import jaxdp
 from jaxdp import cli
-from jaxdp.runs import _loop
+from jaxdp.clipping import Quantile
+from jaxdp.runs import Checkpoint, CheckpointFolder, _loop
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
 EPOCHS = 6
@@ -62,6 +67,49 @@ def test_an_interrupted_run_resumes_to_the_same_result(tmp_path: Path, undisturb
     assert jaxdp.load_run(tmp_path / "run").summary is None
     cli.main(["train", "--resume", str(tmp_path / "run")])
     assert result(tmp_path / "run") == undisturbed
+
+
+def test_an_interrupted_run_resumes_with_another_number_of_examples_in_memory(
+    tmp_path: Path, undisturbed: Any, monkeypatch
+) -> None:
+    interrupt_at_epoch(5, tmp_path / "run", monkeypatch)
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    cli.main(["train", "--resume", str(tmp_path / "run"), "--microbatch-size", "16"])
+    assert (tmp_path / "run" / "config.json").read_bytes() == before
+    found, whole = result(tmp_path / "run"), undisturbed
+    for a, b in zip(found[0], whole[0], strict=True):
+        np.testing.assert_allclose(np.frombuffer(a, np.float32), np.frombuffer(b, np.float32), atol=1e-3)
+    assert found[2]["run"]["microbatch_size"] == 16
+    assert {**found[2], "run": None} == {**whole[2], "run": None}
+
+
+def test_a_run_whose_clip_norm_follows_a_quantile_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    run = jaxdp.DPSGD(
+        num_examples=20,
+        expected_batch_size=8,
+        steps=6,
+        clip_norm=0.1,
+        noise_multiplier=1.0,
+        rule=Quantile(count_noise=2.0),
+    )
+    params, data = {"w": jnp.ones(5)}, jax.random.normal(jax.random.key(7), (20, 5))
+    step = run.make_step(lambda params, x: jnp.vdot(params["w"], x), optax.adam(0.1), self_check=False)
+    fresh = lambda: step.init(params, jax.random.key(0))
+    whole, _ = step.many(fresh(), data, num_steps=6)
+    half, _ = step.many(fresh(), data, num_steps=3)
+    with CheckpointFolder(tmp_path / "checkpoints", "a mark") as folder:
+        folder.save(Checkpoint(half, {"loss": 1.5}))
+    with CheckpointFolder(tmp_path / "checkpoints", "a mark") as folder:
+        loaded, damaged = folder.load(Checkpoint(fresh(), {}))
+    assert loaded is not None
+    assert (loaded.state.step, loaded.totals, damaged) == (3, {"loss": 1.5}, [])
+    assert float(loaded.state.rule_state.clip_norm) != pytest.approx(0.1, rel=1e-3)
+    resumed, _ = step.many(loaded.state, data, num_steps=3)
+    words = lambda leaf: jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+    for name in ("params", "opt_state", "rule_state", "noise_state"):
+        for a, b in zip(*(jax.tree.leaves(getattr(each, name)) for each in (whole, resumed)), strict=True):
+            np.testing.assert_array_equal(words(a), words(b))
+    assert resumed.ledger == whole.ledger
 
 
 @pytest.mark.slow

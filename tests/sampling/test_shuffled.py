@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 import jaxdp
-from jaxdp.sampling import ShuffledSampler, steps_per_shuffled_epoch
+from jaxdp.sampling import Shuffled, ShuffledSampler
 
 
 @pytest.mark.parametrize(("size", "batch"), [(20, 5), (23, 5), (7, 7), (3, 1)])
 def test_every_example_stands_in_one_batch_of_each_epoch(size: int, batch: int) -> None:
-    per_epoch = steps_per_shuffled_epoch(size, batch)
+    per_epoch = Shuffled.steps_per_epoch(size, batch)
     sampler = ShuffledSampler(key=jax.random.key(0), num_examples=size, batch_size=batch, steps=3 * per_epoch)
     batches = [np.asarray(indices)[np.asarray(mask)] for indices, mask in sampler]
     orders = []

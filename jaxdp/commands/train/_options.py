@@ -9,8 +9,8 @@ import tyro
 from ... import _checks
 from ..._errors import UsageError
 from ...data._table import MOA_CATEGORIES
-from .._effects import Effect, check_effects
-from .._options import check_given, check_holdout, check_seed
+from .._effects import CUTTING, Effect, check_effects
+from .._options import SamplingName, check_given, check_holdout, check_seed
 
 _OF_PRIVACY = (
     *("clip_norm", "noise_multiplier", "target_epsilon", "delta", "sampling", "truncated_batch_size", "adjacency"),
@@ -50,12 +50,7 @@ _EFFECTS = (
         lambda run: f"with --optimizer {run.optimizer}, which has its own",
         ", or give --optimizer sgd",
     ),
-    Effect(
-        ("truncated_batch_size",),
-        lambda run: run.sampling == "truncated_poisson",
-        lambda run: f"with --sampling {run.sampling}, which cuts no batch",
-        ", or give --sampling truncated_poisson",
-    ),
+    CUTTING,
 )
 
 
@@ -130,7 +125,7 @@ class TrainOptions:
     overshoot it; 1.0 if neither is given; with --sampling shuffle, then, the noise that gives 1.0 to Poisson sampling"""
     delta: float = 1e-5
     """the delta of (epsilon, delta), below 1 / number of examples"""
-    sampling: Literal["poisson", "truncated_poisson", "shuffle"] = "poisson"
+    sampling: SamplingName = "poisson"
     """how batches are drawn: poisson, each example on its own; truncated_poisson, at most --truncated-batch-size of that;
     shuffle, every example once an epoch, for which no amplification by sampling can be accounted"""
     truncated_batch_size: int | None = None
@@ -152,7 +147,7 @@ class TrainOptions:
     output: Path | None = None
     """folder for this run's results; runs/DATASET-MODEL-TIME if not given"""
     resume: Path | None = None
-    """folder of an interrupted run to go on with, under the options it was started with"""
+    """folder of an interrupted run to go on with, under the options it was started with (--microbatch-size may be another)"""
     effects: ClassVar[tuple[Effect, ...]] = _EFFECTS
 
     @property

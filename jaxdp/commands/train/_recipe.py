@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ... import _checks, accounting
 from ..._errors import UsageError
 from ...dpsgd._run import DPSGD
-from ...sampling import steps_per_shuffled_epoch
+from ...sampling import Poisson, cuts, kind_of
 from ._options import TrainOptions
 
 DEFAULT_TARGET_EPSILON = 1.0
@@ -40,7 +40,7 @@ RECIPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A run with every number settled: of the steps `asked` for, as many as the budget allows.
+    """A run with every number known: of the steps `asked` for, as many as the budget allows.
 
     `run`, and the `accountant` that shows its epsilon, are None without privacy.
     """
@@ -55,20 +55,12 @@ class Plan:
     accountant: str | None
 
 
-def steps_per_epoch(num_examples: int, batch_size: float, sampling: str = "poisson") -> int:
-    """Steps after which as many examples were expected as there are: round(num_examples / batch_size), at least 1; of shuffled
-    epochs so many that every example is used."""
-    if sampling == "shuffle":
-        return steps_per_shuffled_epoch(num_examples, int(batch_size))
-    return max(1, round(num_examples / batch_size))
-
-
 def adjacency_of(named: str | None, sampling: str) -> str:
     """The relation that a run is accounted under: the one that the user names, or the usual one of its sampling."""
-    return named or ("replace_special" if sampling == "shuffle" else "add_or_remove_one")
+    return named or kind_of(sampling).adjacencies[0]
 
 
-def settle(options: TrainOptions, num_examples: int, spent_before: accounting.Ledger) -> Plan:
+def resolve_plan(options: TrainOptions, num_examples: int, spent_before: accounting.Ledger) -> Plan:
     """Fill in the recipe's numbers and, with --dp, the noise multiplier or the steps that the budget allows.
 
     Raises:
@@ -82,7 +74,8 @@ def settle(options: TrainOptions, num_examples: int, spent_before: accounting.Le
             f"--batch-size={batch_size} exceeds the {num_examples} training examples: give at most {num_examples}"
         )
     epochs = options.epochs or recipe.epochs
-    per_epoch = steps_per_epoch(num_examples, batch_size, options.sampling if options.dp else "poisson")
+    sampling = kind_of(options.sampling) if options.dp else Poisson
+    per_epoch = sampling.steps_per_epoch(num_examples, batch_size)
     steps, run, accountant = epochs * per_epoch, None, None
     if options.dp:
         _checks.delta(options.delta, num_examples)
@@ -129,7 +122,7 @@ def cut_nearly_always(run: DPSGD) -> str | None:
 
 def _described(options: TrainOptions, recipe: Recipe, num_examples: int, batch_size: int, steps: int) -> DPSGD:
     most = None
-    if options.sampling == "truncated_poisson":
+    if cuts(options.sampling):
         most = options.truncated_batch_size or math.ceil(batch_size + 2 * math.sqrt(batch_size))
     return DPSGD(
         num_examples=num_examples,
@@ -151,8 +144,8 @@ def _within_budget(run: DPSGD, options: TrainOptions, accountant: str, spent_bef
         return run
     if options.noise_multiplier is not None:
         return run.within(epsilon=options.target_epsilon or 0.0, **target)
-    if options.target_epsilon is None and run.sampling == "shuffle":
-        # The noise of the usual run, so that what shuffling costs shows in epsilon.
+    if options.target_epsilon is None and not run.sampling.amplified:
+        # The noise of the usual run, so that what this sampling costs shows in epsilon.
         usual = run.as_poisson()
         by = usual.accountants[0]
         usual = usual.with_noise_for(epsilon=DEFAULT_TARGET_EPSILON, delta=options.delta, accountant=by)

@@ -35,7 +35,7 @@ from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
 from ._problem import Problem
-from ._recipe import Plan, cut_nearly_always, settle
+from ._recipe import Plan, cut_nearly_always, resolve_plan
 from ._tables import table_problem
 
 _PUBLISHED = (  # of a summary: what follows from the plan and the ledger, and with --patience when the run ended
@@ -70,7 +70,7 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
         spent_before = read_ledger(options.ledger)
         problem = _problem(options, spent_before)
         spent_before = spent_before.extend(problem.spent)
-        plan = settle(options, len(problem.train[0]), spent_before)
+        plan = resolve_plan(options, len(problem.train[0]), spent_before)
         folder = RunFolder.create(_path_for(options))
         with folder.locked():
             folder.begin(_config(options, plan, problem, spent_before), options.seed, problem.fingerprint)
@@ -107,10 +107,13 @@ class _Job:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan that the run was started with."""
+        """The plan that the run was started with; how many examples are held in memory at once may be another number."""
         with as_written(self.folder.path / "config.json"):
-            run = self.config["plan"]["run"]
-            return Plan(**{**self.config["plan"], "run": DPSGD(**run) if run else None})
+            described = self.config["plan"]["run"]
+            run = DPSGD.from_dict(described) if described else None
+            if run is not None:
+                run = replace(run, microbatch_size=self.options.microbatch_size)
+            return Plan(**{**self.config["plan"], "run": run})
 
     @cached_property
     def spent_before(self) -> Ledger:
@@ -266,7 +269,7 @@ class _Job:
         delta = self.options.delta
         able = accountants_of(run.event, run.adjacency)
         spent = {name: run.spent(delta=delta, accountant=name) for name in ("rdp", "pld") if name in able}
-        shared = ("noise_multiplier", "clip_norm", "sampling", "adjacency")
+        shared = ("noise_multiplier", "clip_norm", "adjacency")
         alone = min(each.epsilon for each in spent.values())
         return {
             "epsilon": {name: each.epsilon for name, each in spent.items()},
@@ -274,6 +277,7 @@ class _Job:
             "delta": delta,
             "order": spent["rdp"].order if "rdp" in spent else None,
             "total_epsilon": self._ledger(run).total(delta=delta).epsilon if self.spent_before.entries else alone,
+            "sampling": run.sampling.name,
             **{name: getattr(run, name) for name in shared},
         }
 
@@ -297,7 +301,7 @@ class _Job:
         text = statement(run, delta=self.options.delta, spent_before=self.spent_before, notes=tuple(notes))
         self.folder.write_text("statement.txt", text + "\n")
         fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
-        described = {"run": _fields(run), "ledger": self._ledger(run).to_dict(), "statement": text}
+        described = {"run": run.to_dict(), "ledger": self._ledger(run).to_dict(), "statement": text}
         self.folder.write_json("statement.json", fields | described)
 
 
@@ -369,7 +373,7 @@ def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: L
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
     config = {
         "options": _options.to_dict(replace(options, seed=None)),
-        "plan": {**asdict(plan), "run": _fields(plan.run) if plan.run else None},
+        "plan": {**vars(plan), "run": plan.run.to_dict() if plan.run else None},
         "spent_before": spent_before.to_dict(),
         "model": problem.described,
         "network": problem.model.described,
@@ -383,8 +387,3 @@ def _described(config: dict[str, Any]) -> Any:
     """What a run's draws depend on, beside its seed and its data, from its config as it was read."""
     options = that_matter(from_dict(TrainOptions, config["options"]))
     return [options, plan_that_matters(config["plan"]), config["spent_before"], config["model"]]
-
-
-def _fields(run: DPSGD) -> dict[str, Any]:
-    """What describes a run in JSON: all but its rule, which is flat for all that the command line trains."""
-    return {name: value for name, value in asdict(run).items() if name != "rule"}

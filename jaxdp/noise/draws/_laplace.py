@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from .. import _checks
-from ._keys import Domain, own_key
+from ... import _checks
+from .._keys import Domain, own_key
 from ._threefry import index_bits
 
 LARGEST_LAPLACE = 60 * math.log(

@@ -1,0 +1,33 @@
+"""What a step reads of a run: `DPSGD` has it. A step and its state know this much of a run, and a run knows its step."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import optax
+from jaxtyping import Array, Key
+
+from ..accounting import Ledger
+from ..clipping import ClippedGrad
+from ..sampling import Sampler
+
+
+@runtime_checkable
+class Run(Protocol):
+    """A run that can be executed and accounted: a frozen dataclass, compared by what it is accounted as."""
+
+    @property
+    def num_examples(self) -> int: ...
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def clip_norm(self) -> float: ...
+
+    def sampler(self, key: Key[Array, ""]) -> Sampler: ...
+
+    def clipped_grad(self, loss_fn: Callable[..., Any], *, has_aux: bool = False) -> ClippedGrad: ...
+
+    def privatize(self, key: Key[Array, ""]) -> optax.GradientTransformationExtraArgs: ...
+
+    def ledger(self, steps: int | None = None, *, nonce: str | None = None) -> Ledger: ...

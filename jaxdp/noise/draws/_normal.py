@@ -1,0 +1,122 @@
+r"""Gaussian noise with tails deep enough for the delta that is claimed.
+
+`jax.random.normal` inverts the normal distribution at a float32 uniform. Such uniforms stop at \(2^{-24}\) from 1, so no
+value lies beyond about ±5.4. An output that only one of two neighbouring data sets can produce has then a probability of
+about \(\Pr[N > 5.4 - 1/\sigma]\) a step, which over the steps of a usual run exceeds a delta of 1e-5: the guarantee that
+the accountant computes for a true Gaussian would not hold for what is drawn.
+
+The Box-Muller transform reaches far deeper. Each normal spends 64 bits on the radius \(r = \sqrt{-2 \ln u}\) and the angle. Of
+most, 32 + 8 go to `u` and 24 to the angle. Where the first 32 are all zero, which is where the tail is, `u` takes the other 32
+as well: it has a point for each \(2^{-64}\), and r ends at \(\sqrt{2 \cdot 73 \ln 2} = 10.06\). The angle is then those same 32
+bits times an odd number near \(2^{32}/\varphi\) (the golden ratio, Fibonacci hashing): successive points of the radius stand
+around the circle evenly, as Kronecker's sequence does. What lies beyond `LARGEST_NORMAL`, where 16 such points remain, is taken
+as missing: \(2^{-60}\) of all radii. `jaxdp.accounting` takes what that costs from delta (`jaxdp.accounting._reach`).
+
+`u` is made as a small number with full float32 precision near zero. The transform's second normal, by the angle's sine, is not
+used: without it each element is a function of its own index, and fuses into a single pass.
+
+What remains is the discreteness of float32 itself (Mironov, "On significance of the least significant bits for
+differential privacy", 2012), and that JAX's generators are not cryptographic.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, UInt32
+
+from ... import _checks
+from ..._errors import UsageError
+from .._keys import Domain, own_key
+from ._threefry import index_bits
+
+LARGEST_NORMAL = math.sqrt(2 * 60 * math.log(2))  # 9.12: up to there draws follow the normal law; they end at 10.06
+MOST_VALUES = 2**34  # of a tree: for so many, what lies beyond is accounted
+_GOLDEN = 0x9E3779B1
+
+
+def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """Independent standard normals in float32, within ±10.06, by their law up to ±9.12.
+
+    Args:
+        key: a scalar key, used here and nowhere else.
+        shape: the shape to draw.
+
+    Returns:
+        float32 array of that shape.
+
+    References:
+        Box and Muller, "A note on the generation of random normal deviates", 1958.
+    """
+    _checks.key(key)
+    return _normal(jax.random.bits(own_key(key, Domain.NORMAL), (2,), jnp.uint32), _checks.shape(shape))
+
+
+def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
+    """Standard normals shaped like `tree`, no two of them from the same bits.
+
+    Leaves of one shape are drawn together, as one array: a deep model's many equal layers are compiled once.
+
+    Args:
+        key: a scalar key, used here and nowhere else.
+        tree: a pytree of arrays or of anything with a `shape`.
+
+    Returns:
+        A pytree of float32 arrays of the same structure and shapes.
+
+    Raises:
+        UsageError: for more than 2^34 values.
+    """
+    _checks.key(key)
+    leaves, treedef = jax.tree.flatten(tree)
+    for leaf in leaves:
+        if not hasattr(leaf, "shape"):
+            raise UsageError(f"tree has the leaf {leaf!r}, which has no shape: give arrays, or jax.ShapeDtypeStruct")
+    if (values := sum(math.prod(leaf.shape) for leaf in leaves)) > MOST_VALUES:
+        raise UsageError(
+            f"the tree has {values:,} values, more than the {MOST_VALUES:,} for which the end of the noise is accounted: train "
+            "fewer parameters at a time"
+        )
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for i, leaf in enumerate(leaves):
+        alike.setdefault(tuple(leaf.shape), []).append(i)
+    normals = list(leaves)
+    keys = jax.random.bits(own_key(key, Domain.TREE_NORMAL), (len(alike), 2), jnp.uint32)
+    for k, (shape, members) in zip(keys, alike.items(), strict=True):
+        for i, normal in zip(members, _normal(k, (len(members), *shape)), strict=True):
+            normals[i] = normal
+    return treedef.unflatten(normals)
+
+
+def _normal(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> Float[Array, "..."]:
+    first, others = index_bits(key, shape)
+    deep = first == 0
+    return _radius(first, others) * _cosine(jnp.where(deep, others * jnp.uint32(_GOLDEN), others) >> jnp.uint32(8))
+
+
+def _radius(first: UInt32[Array, "..."], others: UInt32[Array, "..."]) -> Float[Array, "..."]:
+    """sqrt(-2 ln u), never zero, exact to float32 where u is small.
+
+    u is (first 2^8 + low + 1/2) 2^-40, with the lowest eight bits of `others`; where `first` is zero, all of `others` take its
+    place and u is (others 2^8 + low + 1/2) 2^-72: a point of each 2^-64.
+    """
+    deep = first == 0
+    low = (others & jnp.uint32(0xFF)).astype(jnp.float32) + 0.5
+    u = jnp.where(deep, others, first).astype(jnp.float32) * jnp.float32(2**-32) + low * jnp.float32(2**-40)
+    return jnp.sqrt(-2 * jnp.log(jnp.minimum(u, 1) * jnp.where(deep, jnp.float32(2**-32), jnp.float32(1))))
+
+
+def _cosine(angle: UInt32[Array, "..."]) -> Float[Array, "..."]:
+    """The cosine of a uniform angle of 24 bits: the quadrant by its two high bits, the rest by polynomials on [-π/4, π/4].
+
+    XLA's own cosine reduces arguments of any size, which costs more than all the rest of the transform.
+    """
+    quadrant = angle >> jnp.uint32(22)
+    turn = (angle & jnp.uint32(0x3FFFFF)).astype(jnp.float32) - jnp.float32(2**21 - 0.5)
+    x = turn * jnp.float32(math.pi / 2**23)
+    x2 = x * x
+    sine = x * (1 + x2 * (-1 / 6 + x2 * (1 / 120 + x2 * (-1 / 5040 + x2 * (1 / 362880)))))
+    cosine = 1 + x2 * (-1 / 2 + x2 * (1 / 24 + x2 * (-1 / 720 + x2 * (1 / 40320 + x2 * (-1 / 3628800)))))
+    sign = jnp.where(quadrant >= 2, jnp.float32(-1), jnp.float32(1))
+    return sign * jnp.where((quadrant & 1) == 1, -sine, cosine)
