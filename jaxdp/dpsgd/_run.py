@@ -13,7 +13,7 @@ from jaxtyping import Array, Key
 
 from .. import _checks, accounting
 from .._errors import UsageError
-from ..clipping import ClippedGrad, ClipRule, Flat, Quantile, check_rule, clipped_grad
+from ..clipping import ClippedGrad, ClipRule, Flat, check_is_rule, clipped_grad
 from ..sampling import (
     PoissonSampler,
     Sampler,
@@ -104,15 +104,10 @@ class DPSGD:
             raise UsageError(
                 "clip_norm=inf leaves the sensitivity unbounded, which no noise can hide: give a finite clip norm"
             )
-        if isinstance(self.rule, Quantile):
-            if self.rule.expected_batch_size not in (None, self.expected_batch_size):
-                raise UsageError(
-                    f"the rule's expected_batch_size={self.rule.expected_batch_size} is not the run's "
-                    f"{self.expected_batch_size}: leave it out of Quantile"
-                )
-            settle("rule", replace(self.rule, expected_batch_size=float(self.expected_batch_size)))
-            self.rule.noise_multiplier_of_sum(self.noise_multiplier)
-        check_rule(self.rule, self.clip_norm)
+        check_is_rule(self.rule)
+        settle("rule", self.rule.in_run(self.expected_batch_size))
+        self.rule.noise_multiplier_of_sum(self.noise_multiplier)
+        self.rule.check(self.clip_norm)
         self._settle_sampling(settle)
         self._settle_unit(settle)
         if self.microbatch_size is not None:
@@ -299,9 +294,7 @@ class DPSGD:
     @property
     def noise_multiplier_of_sum(self) -> float:
         """The noise on the sum of gradients in units of its sensitivity: `noise_multiplier`, or more if a count is noised too."""
-        if isinstance(self.rule, Quantile):
-            return self.rule.noise_multiplier_of_sum(self.noise_multiplier)
-        return self.noise_multiplier
+        return self.rule.noise_multiplier_of_sum(self.noise_multiplier)
 
     def sampler(self, key: Key[Array, ""], *, capacity: int = 0) -> Sampler:
         """The batches of the run, for arrays of the user's own: `for batch, mask in run.sampler(key).take((X, Y))`.
