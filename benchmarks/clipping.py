@@ -91,7 +91,7 @@ def measure(options: Options, workload: Workload) -> list[Variant]:
         "gradient, vmapped": lambda p, b: jax.grad(lambda p: jnp.mean(jax.vmap(workload.loss, (None, 0))(p, b)))(p),
     }
     auto = jaxdp.clipped_grad(workload.loss, clip_norm=1.0)
-    rows = auto.usual_microbatch_size(auto.traced(params, batch, (), None), params, workload.batch_size)
+    rows = auto.usual_microbatch_size(auto.trace(params, batch, (), None), params, workload.batch_size)
     if rows < workload.batch_size and workload.batch_size % rows == 0:
         programs["gradient, microbatched"] = _microbatched(programs["gradient, vmapped"], rows)
     for method in options.methods:

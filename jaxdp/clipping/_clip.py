@@ -2,12 +2,13 @@ r"""Clip each example's gradient to a norm and add them up.
 
 \[ S = \sum_i m_i\, c_i\, g_i, \qquad c_i = \min\Bigl(1, \frac{C}{(1 + \gamma)\,\lVert g_i \rVert_2}\Bigr) \]
 
-with the mask m, the clip norm C and the rounding bound γ of `_norm`; other factors under other rules (`_rules`). Removing or
-adding one example moves S by at most C.
+with the mask m, the clip norm C and the rounding bound γ of `_norm`; other factors under other `rules`. Removing or adding
+one example moves S by at most C.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ._norm import UNIT_ROUNDOFF, per_example_norms, relative_error_bound
-from ._rules import Clipping
+from .rules import ClipRule, Groups
+from .rules._rule import ROUND_DOWN
 
 _SMALL = 4096  # entries of a leaf; copying them costs less than an operation of their own
 
@@ -29,13 +31,66 @@ class Norm(NamedTuple):
 
 
 class ClippedSum(NamedTuple):
-    """The sum of clipped gradients (float32, no batch axis) and the norms before clipping (float32 [B])."""
+    """The sum of clipped gradients over some examples, and what there is of each, [B, ...].
+
+    Attributes:
+        grads: like params, float32. The sum.
+        losses: float [B].
+        norms: float32 [B]. Before clipping; 0 where masked.
+        aux: pytree [B, ...]. What the loss returned beside its value; None without.
+    """
 
     grads: Any
+    losses: Float[Array, " B"]
     norms: Float[Array, " B"]
+    aux: Any
 
 
-def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clipping: Clipping) -> ClippedSum:
+@dataclass(frozen=True)
+class Clipping:
+    """A rule with its clip norm (a plain number or a traced scalar) and the groups of the leaves."""
+
+    rule: ClipRule
+    clip_norm: Any
+    groups: Groups
+
+    @classmethod
+    def of(cls, rule: ClipRule, clip_norm: Any, params: Any) -> "Clipping":
+        """The clipping of gradients like `params`."""
+        return cls(rule, clip_norm, rule.groups(params))
+
+    def by_group(self, leaves: Mapping[int, Any]) -> list[dict[int, Any]]:
+        """A part of the leaves, by position, divided into their groups."""
+        parts: list[dict[int, Any]] = [{} for _ in self.groups.shares]
+        for i, leaf in leaves.items():
+            parts[self.groups.of_leaf[i]][i] = leaf
+        return parts
+
+    def factors(
+        self, uppers: Sequence[Float[Array, " B"]], mask: Bool[Array, " B"]
+    ) -> tuple[Bool[Array, " B"], list[Float[Array, " B"]]]:
+        """Which examples contribute, and by which factor each group.
+
+        Args:
+            uppers: for each group what each example's norm can't exceed, rounding included; NaN or inf for a bad example.
+            mask: bool [B].
+
+        Returns:
+            bool [B], and float32 [B] for each group, 0 where an example doesn't contribute.
+        """
+        usable = mask
+        for upper in uppers:
+            usable &= jnp.isfinite(upper)
+        if isinstance(self.clip_norm, float) and math.isinf(self.clip_norm):
+            return usable, [usable.astype(jnp.float32) for _ in uppers]
+        factors = []
+        for upper, share in zip(uppers, self.groups.shares, strict=True):
+            limit = jnp.float32(self.clip_norm) * jnp.float32(share if share == 1 else share * ROUND_DOWN)
+            factors.append(jnp.where(usable, self.rule.factors(upper, limit), 0))
+        return usable, factors
+
+
+def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clipping: Clipping) -> tuple[Any, Float[Array, " B"]]:
     """Scale per-example gradients as `clipping` says and add them up.
 
     Examples whose gradient has a NaN or infinite entry, and masked ones, contribute exactly zero: their entries are
@@ -47,23 +102,23 @@ def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clipping: Clipping) -> Cli
         clipping: the rule, with its clip norm and groups of leaves.
 
     Returns:
-        The clipped sum, and the norm of each example's gradient; 0 for masked rows.
+        The clipped sum, and float32 [B], the norm of each example's gradient; 0 where masked.
 
     References:
         Abadi et al., "Deep Learning with Differential Privacy", arXiv 1607.00133, algorithm 1.
     """
-    leaves, treedef = jax.tree.flatten(settled(grads))
-    parts = [packed(group) for group in clipping.by_group(dict(enumerate(leaves)))]
-    norms = [norm_of_packed(rows) for rows, _ in parts]
+    leaves, treedef = jax.tree.flatten(cast_behind_barrier(grads))
+    parts = [pack_into_matrices(group) for group in clipping.by_group(dict(enumerate(leaves)))]
+    norms = [norm_of_matrices(matrices) for matrices, _ in parts]
     usable, factors = clipping.factors([norm.upper for norm in norms], mask)
     total: dict[int, Any] = {}
-    for (rows, unpacked), factor in zip(parts, factors, strict=True):
-        total |= unpacked([weighted_sum(matrix, usable, factor) for matrix in rows])
+    for (matrices, unpack), factor in zip(parts, factors, strict=True):
+        total |= unpack([sum_weighted(matrix, usable, factor) for matrix in matrices])
     grads = treedef.unflatten([total[i] for i in range(len(leaves))])
-    return ClippedSum(grads, jnp.where(mask, joined(norms, mask.shape[0]).value, 0))
+    return grads, jnp.where(mask, join_norms(norms, mask.shape[0]).value, 0)
 
 
-def packed(grads: Any) -> tuple[list[Float[Array, "B _"]], Callable[[list[Float[Array, " _"]]], Any]]:
+def pack_into_matrices(grads: Any) -> tuple[list[Float[Array, "B _"]], Callable[[list[Float[Array, " _"]]], Any]]:
     """Per-example gradients as few matrices, all small leaves side by side in one: fewer, larger operations.
 
     Args:
@@ -81,38 +136,38 @@ def packed(grads: Any) -> tuple[list[Float[Array, "B _"]], Callable[[list[Float[
         jnp.concatenate([row(i) for i in group], axis=1) if len(group) > 1 else row(group[0]) for group in groups
     ]
 
-    def unpacked(vectors: list[Float[Array, " _"]]) -> Any:
+    def unpack(vectors: list[Float[Array, " _"]]) -> Any:
         parts: dict[int, Any] = {}
         for group, vector in zip(groups, vectors, strict=True):
             ends = list(accumulate(math.prod(shapes[i]) for i in group))
             parts |= dict(zip(group, jnp.split(vector, ends[:-1]), strict=True))
         return treedef.unflatten([parts[i].reshape(shape) for i, shape in enumerate(shapes)])
 
-    return matrices, unpacked
+    return matrices, unpack
 
 
-def settled(values: Any) -> Any:
+def cast_behind_barrier(values: Any) -> Any:
     """Floating-point leaves in float32, with one value for all who read them.
 
     XLA keeps float32 for some readers of what a bfloat16 model rounds, and not for others: a norm would then be taken of
     other numbers than those that are added up, 0.1 % apart. Behind the barrier all readers see the same.
     """
 
-    def settle(leaf: Any) -> Any:
+    def cast(leaf: Any) -> Any:
         if not jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype == jnp.float32:
             return leaf
         return jax.lax.optimization_barrier(leaf.astype(jnp.float32))
 
-    return jax.tree.map(settle, values)
+    return jax.tree.map(cast, values)
 
 
-def norm_of_packed(rows: list[Float[Array, "B _"]]) -> Norm:
-    """The norm of each example's gradient over all matrices, [B]."""
-    exact = per_example_norms(rows)
-    return Norm(exact, exact * jnp.float32(1 + relative_error_bound(rows)))
+def norm_of_matrices(matrices: list[Float[Array, "B _"]]) -> Norm:
+    """The norm of each example's gradient over all matrices together, [B]."""
+    exact = per_example_norms(matrices)
+    return Norm(exact, exact * jnp.float32(1 + relative_error_bound(matrices)))
 
 
-def joined(norms: Sequence[Norm], size: int) -> Norm:
+def join_norms(norms: Sequence[Norm], size: int) -> Norm:
     """The norm over all parts from the norm of each, [B], scaled so that no square over- or underflows."""
     if not norms:
         return Norm(jnp.zeros(size, jnp.float32), jnp.zeros(size, jnp.float32))
@@ -129,11 +184,11 @@ def joined(norms: Sequence[Norm], size: int) -> Norm:
     return Norm(join([n.value for n in norms]), join([n.upper for n in norms]) * slack)
 
 
-def weighted_sum(
-    rows: Float[Array, "B n"], usable: Bool[Array, " B"], factors: Float[Array, " B"]
+def sum_weighted(
+    matrix: Float[Array, "B n"], usable: Bool[Array, " B"], factors: Float[Array, " B"]
 ) -> Float[Array, " n"]:
-    """The sum of rows, each times its factor; unusable rows are never read."""
-    rows = jnp.where(usable[:, None], rows, 0)
+    """The sum of each example's row times its factor; the rows of unusable examples are never read."""
+    matrix = jnp.where(usable[:, None], matrix, 0)
     # As a product, not as a sum of scaled rows, which XLA's CPU compiler fuses with the norms and makes 5 times slower;
     # at the highest precision, since TF32 would round the clipped gradients up or down.
-    return jnp.matmul(factors, rows, precision=jax.lax.Precision.HIGHEST)
+    return jnp.matmul(factors, matrix, precision=jax.lax.Precision.HIGHEST)

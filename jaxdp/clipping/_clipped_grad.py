@@ -11,22 +11,23 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .. import _checks
 from .._errors import UsageError
-from ..jaxprs._convolutions import with_ordered_convolutions
-from ._clip import clip_and_sum
+from ..jaxprs import with_ordered_convolutions
+from ..sampling import Draw
+from ._clip import ClippedSum, Clipping
 from ._inputs import check_batch, check_loss, check_mask, check_params, example_keys
-from ._microbatches import in_microbatches, usual_size
-from ._per_example import per_example_values_and_grads
-from ._rules import Clipping, ClipRule, Flat, Quantile, QuantileState, check_rule
-from ._shared import unwrapped
-from ._static import closed
-from .ghost import Explanation, Traced, check_covered, clipped_sum, explain, traced
+from ._per_example import sum_by_vmap
+from ._reducer import Examples, gather_drawn, reduce_examples, slice_batch, usual_microbatch_size
+from ._shared import unwrap_shared
+from ._static import make_static
+from .ghost import Explanation, Traced, check_covered, explain, sum_by_ghost, trace_loss
+from .rules import ClipRule, Flat, check_rule
 
 METHODS = ("auto", "ghost", "vmap")
 _FLAT = Flat()
 
 
 class ClippedGrads(NamedTuple):
-    """What `clipped_grad` returns for a batch of B rows; masked rows are zero in `losses`, `norms` and `aux`.
+    """The result of `clipped_grad` for a batch of B examples; `losses`, `norms` and `aux` of masked ones are zero.
 
     Attributes:
         grads: like params, float32. The SUM over the batch of clipped per-example gradients, not yet private.
@@ -44,6 +45,26 @@ class ClippedGrads(NamedTuple):
     aux: Any
     sensitivity: Float[Any, ""]
     rule_state: Any = None
+
+
+class DrawSums(NamedTuple):
+    """The result of `ClippedGrad.sum_draw`: sums over the examples of a draw.
+
+    Attributes:
+        grads: like params, float32. The sum of clipped per-example gradients, not yet private.
+        losses: float32 scalar.
+        clipped: float32 scalar. How many gradients were longer than the clip norm, or not finite.
+        aux: pytree of float32. Of what the loss returned beside its value, with `has_aux`; None otherwise.
+        sensitivity: float32 scalar. The L2 distance by which adding or removing one example can move `grads`.
+        rule_state: the clip rule's state for the next step, for rules that have one; None otherwise.
+    """
+
+    grads: Any
+    losses: Float[Array, ""]
+    clipped: Float[Array, ""]
+    aux: Any
+    sensitivity: Float[Any, ""]
+    rule_state: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,38 +106,86 @@ class ClippedGrad:
     ) -> ClippedGrads:
         """The sum of clipped gradients of `batch` at `params`; the arguments are those of `clipped_grad`'s docstring."""
         check_params(params)
-        clip_norm = self.clip_norm_now(rule_state)
+        clip_norm = self.rule.clip_norm_now(rule_state, self.clip_norm)
         size = check_batch(batch)
-        shared = closed(self.unwrapped(shared, size))
+        shared = self.check_shared(shared, size)
         mask = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
         batch = jax.tree.map(jnp.asarray, batch)
         check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)
+        loss = self.trace(params, batch, shared, None if rng is None else example_keys(rng, 1))
+        microbatch_size = self.usual_microbatch_size(loss, params, size)
 
-        def at_once(batch: Any, mask: Bool[Array, " m"], start: int | Int[Array, ""]) -> tuple[Any, Any]:
-            keys = None if rng is None else example_keys(rng, mask.shape[0], start)
-            return self.sum_and_rows(loss, params, batch, mask, keys, shared, clip_norm)
+        def process(examples: Examples) -> tuple[Any, Any]:
+            grads, *of_each = self.sum_at_once(loss, params, examples, shared, clip_norm)
+            return grads, of_each
 
-        loss = self.traced(params, batch, shared, None if rng is None else example_keys(rng, 1))
-        rows = self.usual_microbatch_size(loss, params, size)
-        if rows >= size:
-            grads, (losses, norms, aux) = at_once(batch, mask, 0)
+        if microbatch_size >= size:
+            grads, (losses, norms, aux) = process(_with_keys(batch, mask, rng, 0))
         else:
-            grads, (losses, norms, aux) = in_microbatches(at_once, batch, mask, rows)
-        next_state = self.rule.update(rule_state, norms, mask) if isinstance(self.rule, Quantile) else None
-        return ClippedGrads(grads, losses, norms, aux, jnp.float32(clip_norm), next_state)
-
-    def clip_norm_now(self, rule_state: Any) -> Any:
-        """The clip norm of a step: the number that was given, or the one in the rule's state; refuses a state amiss."""
-        if not isinstance(self.rule, Quantile):
-            if rule_state is not None:
-                raise UsageError(f"rule_state was passed, but {type(self.rule).__name__} has no state: leave it out")
-            return self.clip_norm
-        if not isinstance(rule_state, QuantileState):
-            raise UsageError(
-                "Quantile needs its state: begin with state = rule.init(clip_norm, key), pass rule_state=state, and go on "
-                "with out.rule_state"
+            take, used = slice_batch(batch, mask, microbatch_size)
+            grads, (losses, norms, aux) = reduce_examples(
+                process,
+                lambda start: _with_keys(*take(start), rng, start),
+                used=used,
+                positions=size,
+                microbatch_size=microbatch_size,
             )
-        return rule_state.clip_norm
+        sensitivity = jnp.float32(clip_norm)
+        next_state = self.rule.advance(rule_state, self.rule.observe(norms, mask, sensitivity))
+        return ClippedGrads(grads, losses, norms, aux, sensitivity, next_state)
+
+    def sum_draw(
+        self,
+        params: Any,
+        data: Any,
+        draw: Draw,
+        *shared: Any,
+        usual_size: float,
+        rng: Key[Array, ""] | None = None,
+        rule_state: Any = None,
+    ) -> DrawSums:
+        """The sum of clipped gradients of a draw's examples, gathered a microbatch at a time, with nothing kept of each.
+
+        This is what a private step is made of: `jaxdp.DPSGD.make_step` calls it, traced.
+
+        Args:
+            params: as for a call.
+            data: pytree of arrays [num_examples, ...], with all examples.
+            draw: of a sampler; no draw is too large.
+            *shared: as `check_shared` returned them.
+            usual_size: a number of examples that few draws exceed; microbatches are made to fill it.
+            rng: as for a call; an example's key follows from its position in the draw.
+            rule_state: as for a call.
+
+        Returns:
+            A `DrawSums`.
+
+        Raises:
+            UsageError: as for a call, while tracing.
+        """
+        clip_norm = self.rule.clip_norm_now(rule_state, self.clip_norm)
+        check_loss(self.loss_fn, self.has_aux, params, data, shared, rng)
+        loss = self.trace(params, data, shared, None if rng is None else example_keys(rng, 1))
+        positions = check_batch(data)
+        microbatch_size = min(self.usual_microbatch_size(loss, params, usual_size), positions)
+        take, used = gather_drawn(data, draw, microbatch_size)
+
+        def process(examples: Examples) -> tuple[Any, Any]:
+            grads, losses, norms, aux = self.sum_at_once(loss, params, examples, shared, clip_norm)
+            observed = self.rule.observe(norms, examples.mask, jnp.float32(clip_norm))
+            clipped = examples.mask & ~(norms <= clip_norm)
+            sums = jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))
+            return (grads, observed, sums), None
+
+        (grads, observed, (losses, clipped, aux)), _ = reduce_examples(
+            process,
+            lambda start: _with_keys(*take(start), rng, start),
+            used=used,
+            positions=positions,
+            microbatch_size=microbatch_size,
+        )
+        next_state = self.rule.advance(rule_state, observed)
+        return DrawSums(grads, losses, clipped, aux, jnp.float32(clip_norm), next_state)
 
     def explain(self, params: Any, batch: Any, *shared: Any, rng: Key[Array, ""] | None = None) -> Explanation:
         """How "auto" and "ghost" deal with each parameter, and what that costs; nothing is computed.
@@ -134,19 +203,32 @@ class ClippedGrad:
             UsageError: as for a call.
         """
         check_params(params)
-        shared = closed(self.unwrapped(shared, check_batch(batch)))
+        shared = self.check_shared(shared, check_batch(batch))
         batch = jax.tree.map(jnp.asarray, batch)
         check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)
         keys = None if rng is None else example_keys(rng, 1)
         return explain(self._trace(params, batch, shared, keys).plan, params)
 
-    def unwrapped(
+    def check_shared(
         self, shared: tuple[Any, ...], size: int | None, call: str = "grad_fn(params, (X, Y))"
     ) -> tuple[Any, ...]:
-        """What is shared, as the loss gets it; refuses what could be rows of the batch or of the run's data."""
-        return unwrapped(shared, {"the batch's size": size, "the run's num_examples": self.num_examples}, call)
+        """The shared arguments as `sum_draw` takes them; refuses what could be rows of the batch or of the run's data.
 
-    def traced(self, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any) -> Traced | None:
+        Args:
+            shared: what followed the batch.
+            size: of the batch; None where there is none.
+            call: how the batch is handed over, for the message.
+
+        Returns:
+            The same without `Shared`, each leaf that is no array made a part of the structure.
+
+        Raises:
+            UsageError: as for a call.
+        """
+        sizes = {"the batch's size": size, "the run's num_examples": self.num_examples}
+        return make_static(unwrap_shared(shared, sizes, call))
+
+    def trace(self, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any) -> Traced | None:
         """The loss as a jaxpr, whatever the batch's size; None for the method that needs none. `keys` may be a single one."""
         if self.method == "vmap":
             return None
@@ -157,39 +239,30 @@ class ClippedGrad:
 
     def _trace(self, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any) -> Traced:
         groups = self.rule.groups(params).of_leaf
-        return traced(self.loss_fn, self.has_aux, params, batch, shared, keys, groups)
+        return trace_loss(self.loss_fn, self.has_aux, params, batch, shared, keys, groups)
 
-    def usual_microbatch_size(self, loss: Traced | None, params: Any, rows: float) -> int:
-        """How many of a batch's `rows` to process at once: as the user says, or under "auto" what suits the device."""
+    def usual_microbatch_size(self, loss: Traced | None, params: Any, examples: float) -> int:
+        """How many of a batch's examples to process at once: as the user says, or under "auto" what suits the device."""
         if self.microbatch_size is not None or self.method != "auto" or loss is None:
-            return self.microbatch_size or math.ceil(rows)
+            return self.microbatch_size or math.ceil(examples)
         parameters = sum(4 * jnp.size(leaf) for leaf in jax.tree.leaves(params))
-        return usual_size(rows, loss.plan.activations, parameters)
+        return usual_microbatch_size(examples, loss.plan.activations, parameters)
 
-    def sum_and_rows(
-        self,
-        loss: Traced | None,
-        params: Any,
-        batch: Any,
-        mask: Bool[Array, " B"],
-        keys: Any,
-        shared: tuple[Any, ...],
-        clip_norm: Any,
-    ) -> tuple[Any, tuple[Any, Any, Any]]:
-        """(grads, (losses, norms, aux)) for checked arguments, a key for each example or None, and the batch unsplit."""
-        clipping = Clipping(self.rule, clip_norm, self.rule.groups(params))
+    def sum_at_once(
+        self, loss: Traced | None, params: Any, examples: Examples, shared: tuple[Any, ...], clip_norm: Any
+    ) -> ClippedSum:
+        """The clipped sum of examples in one piece, of checked arguments; `loss` is what `trace` made."""
+        clipping = Clipping.of(self.rule, clip_norm, params)
 
-        def run(params: Any, batch: Any, mask: Any, keys: Any) -> tuple[Any, Any]:
+        def run(params: Any, examples: Examples) -> ClippedSum:
             if loss is not None:
-                total, (losses, norms, aux) = clipped_sum(loss, clipping, params, batch, mask, keys, shared)
+                out = sum_by_ghost(loss, clipping, params, examples, shared)
             else:
-                values, grads = per_example_values_and_grads(self.loss_fn, self.has_aux, params, batch, shared, keys)
-                losses, aux = values if self.has_aux else (values, None)
-                total, norms = clip_and_sum(grads, mask, clipping)
-            losses, aux = jax.tree.map(lambda leaf: _zero_where_masked(leaf, mask), (losses, aux))
-            return total, (losses, norms, aux)
+                out = sum_by_vmap(self.loss_fn, self.has_aux, clipping, params, examples, shared)
+            losses, aux = jax.tree.map(lambda leaf: _zero_where_masked(leaf, examples.mask), (out.losses, out.aux))
+            return out._replace(losses=losses, aux=aux)
 
-        return with_ordered_convolutions(run, params, batch, mask, keys)
+        return with_ordered_convolutions(run, params, examples)
 
 
 def clipped_grad(
@@ -262,6 +335,11 @@ def clipped_grad(
         strict=strict,
         microbatch_size=microbatch_size,
     )
+
+
+def _with_keys(batch: Any, mask: Bool[Array, " m"], rng: Any, start: int | Int[Array, ""]) -> Examples:
+    """The examples from a position on, with the keys of their positions."""
+    return Examples(batch, mask, None if rng is None else example_keys(rng, mask.shape[0], start))
 
 
 def _zero_where_masked(leaf: Any, mask: Bool[Array, " B"]) -> Any:

@@ -1,4 +1,4 @@
-"""What a user hands to a gradient function, checked before anything is compiled."""
+"""Checks of the arguments of a gradient function, before anything is compiled."""
 
 import inspect
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise._keys import Domain, own_key
-from ._static import opened
+from ._static import unmake_static
 
 
 def check_params(params: Any) -> None:
@@ -143,9 +143,9 @@ def takes_rng(loss_fn: Callable[..., Any]) -> bool:
 
 
 def loss_of_example(loss_fn: Callable[..., Any], params: Any, example: Any, key: Any, shared: tuple[Any, ...]) -> Any:
-    """What the loss returns for one example; without a key, it gets no `rng`."""
+    """The loss of one example, with its auxiliary data if it has any; without a key, it gets no `rng`."""
     keywords = {} if key is None else {"rng": key}
-    return loss_fn(params, example, *opened(shared), **keywords)
+    return loss_fn(params, example, *unmake_static(shared), **keywords)
 
 
 def first_of(batch: Any) -> Any:

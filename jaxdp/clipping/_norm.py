@@ -56,6 +56,11 @@ def relative_error_bound(grads: Any) -> float:
     return sum_of_squares / 2 + 6 * UNIT_ROUNDOFF
 
 
+def gamma(n: int) -> float:
+    """γ_n = nu / (1 - nu), the relative error of a float32 inner product of n terms, added in any order."""
+    return n * UNIT_ROUNDOFF / (1 - n * UNIT_ROUNDOFF)
+
+
 def sum_in_blocks_error(size: int) -> float:
     """The relative error of a sum of `size` float32 squares in blocks, the squaring included."""
     levels = math.ceil(math.log(max(size, 2), _BLOCK))

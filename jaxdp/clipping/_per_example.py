@@ -7,9 +7,11 @@ import jax
 from jaxtyping import Array, Key
 
 from .. import _checks
+from ._clip import ClippedSum, Clipping, clip_and_sum
 from ._inputs import check_batch, check_loss, check_params, example_keys, loss_of_example
-from ._shared import unwrapped
-from ._static import closed
+from ._reducer import Examples
+from ._shared import unwrap_shared
+from ._static import make_static
 
 
 def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
@@ -42,7 +44,7 @@ def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> 
     def grad_fn(params: Any, batch: Any, *shared: Any, rng: Key[Array, ""] | None = None) -> Any:
         check_params(params)
         size = check_batch(batch)
-        shared = closed(unwrapped(shared, {"the batch's size": size}, "f(params, (X, Y))"))
+        shared = make_static(unwrap_shared(shared, {"the batch's size": size}, "f(params, (X, Y))"))
         check_loss(loss_fn, has_aux, params, batch, shared, rng)
         keys = None if rng is None else example_keys(rng, size)
         losses_and_aux, grads = per_example_values_and_grads(loss_fn, has_aux, params, batch, shared, keys)
@@ -61,3 +63,19 @@ def per_example_values_and_grads(
         return jax.value_and_grad(loss, has_aux=has_aux)(params)
 
     return jax.vmap(one_example)(batch, keys)
+
+
+def sum_by_vmap(
+    loss_fn: Callable[..., Any],
+    has_aux: bool,
+    clipping: Clipping,
+    params: Any,
+    examples: Examples,
+    shared: tuple[Any, ...],
+) -> ClippedSum:
+    """The clipped sum of checked examples, by materialising their gradients; losses and aux of masked ones are not zeroed."""
+    batch, mask, keys = examples
+    values, grads = per_example_values_and_grads(loss_fn, has_aux, params, batch, shared, keys)
+    losses, aux = values if has_aux else (values, None)
+    total, norms = clip_and_sum(grads, mask, clipping)
+    return ClippedSum(total, losses, norms, aux)

@@ -1,4 +1,4 @@
-"""What every example's loss gets beside its own row, and how it is told apart from labels that were meant to be rows.
+"""Arguments that every example's loss gets beside its own row, told apart from labels that were meant to be rows.
 
 Other libraries take a batch as several arguments, `f(params, X, Y)`. Here Y would go to every example whole: one label
 would reach all of them, and no clip norm would bound what it moves. Whatever has an axis of the batch's size, from two on, is
@@ -38,7 +38,7 @@ class Shared:
 jax.tree_util.register_dataclass(Shared, data_fields=["value"], meta_fields=[])
 
 
-def unwrapped(shared: tuple[Any, ...], sizes: Mapping[str, int | None], call: str) -> tuple[Any, ...]:
+def unwrap_shared(shared: tuple[Any, ...], sizes: Mapping[str, int | None], call: str) -> tuple[Any, ...]:
     """The further arguments as the loss gets them.
 
     Args:

@@ -1,4 +1,4 @@
-"""What is shared with every example and is no array: numbers, strings, functions, settings.
+"""Values that are shared with every example and are no arrays: numbers, strings, functions, settings.
 
 A loss may branch on them, or make shapes of them. So they stay what they are, whichever method computes the gradients: they go
 through traces and compiled programs as part of the structure around the arrays, and each new value is a new program. An array,
@@ -36,8 +36,8 @@ class Static:
 jax.tree_util.register_static(Static)
 
 
-def closed(shared: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What is shared, with each leaf that is no array made static; a second time changes nothing.
+def make_static(shared: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The shared arguments, with each leaf that is no array made static; a second time changes nothing.
 
     Raises:
         UsageError: for a leaf that can't be compared with another, so that nobody could tell whether a program is still its own.
@@ -58,7 +58,7 @@ def closed(shared: tuple[Any, ...]) -> tuple[Any, ...]:
     return jax.tree_util.tree_map_with_path(of, shared)
 
 
-def opened(shared: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What is shared as it was given: the inverse of `closed`."""
+def unmake_static(shared: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The shared arguments as they were given: the inverse of `make_static`."""
     is_static = lambda node: isinstance(node, Static)
     return jax.tree.map(lambda leaf: leaf.value if is_static(leaf) else leaf, shared, is_leaf=is_static)

@@ -5,7 +5,7 @@ Because each part reads its numbers from here, they can't disagree, and the epsi
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import jax
 import optax
@@ -13,8 +13,7 @@ from jaxtyping import Array, Key
 
 from .. import _checks, accounting
 from .._errors import UsageError
-from ..clipping import ClippedGrad, ClipRule, Flat, check_rule, clipped_grad
-from ..clipping._rules import check_is_rule
+from ..clipping import RULES, ClippedGrad, ClipRule, Flat, check_is_rule, clipped_grad
 from ..noise import NOISES, Gaussian, Noise, check_noise
 from ..sampling import SAMPLINGS, Poisson, Sampler, Sampling, resolve, short_name
 from ..transforms import privatize
@@ -36,7 +35,7 @@ else:
 _FLAT, _POISSON, _GAUSSIAN = Flat(), Poisson(), Gaussian()
 _DEFAULT_SAMPLING: Any = _POISSON
 _DEFAULTS = {"rule": _FLAT, "noise": _GAUSSIAN}  # which a description leaves out
-_OWN = (*SAMPLINGS, *NOISES, *get_args(ClipRule))
+_OWN = (*SAMPLINGS, *NOISES, *RULES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +131,7 @@ class DPSGD:
         check_is_rule(self.rule)
         self._set(rule=self.rule.in_run(self.expected_batch_size))
         self.rule.noise_multiplier_of_sum(self.noise_multiplier)  # refuses a total that leaves nothing for the sum
-        check_rule(self.rule, self.clip_norm)
+        self.rule.check(self.clip_norm)
 
     def _resolve_sampling(self) -> None:
         sampling, most = resolve(self.sampling, self.truncated_batch_size)

@@ -22,8 +22,16 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from .._errors import UsageError
-from ..clipping import ClippedGrad, Explanation, Flat, Normalised, PerGroup, example_keys
-from ..clipping._per_example import per_example_values_and_grads
+from ..clipping import (
+    ClippedGrad,
+    ClipRule,
+    Examples,
+    Explanation,
+    Flat,
+    PerGroup,
+    example_keys,
+    per_example_values_and_grads,
+)
 from ..clipping.ghost import explain
 from ..jaxprs._jaxpr import opened, subjaxprs
 
@@ -99,14 +107,14 @@ class _Check:
         self._rng = np.random.default_rng(0)
         self._leaves, self._structure = jax.tree.flatten(data)
         batch = self._draw(_FLOATS[0], [2] * len(self._leaves))
-        self._loss = grad_fn.traced(params, batch, shared, self._keys())
+        self._loss = grad_fn.trace(params, batch, shared, self._keys())
         narrowest = 2.0**-23 if jax.default_backend() == "cpu" else 2.0**-10  # where products may be rounded to TF32
         of_params = [float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(params)]
         self._epsilon = max(narrowest, *of_params, _epsilon(() if self._loss is None else self._loss.plan.jaxpr.eqns))
         self._plain = _compiled(self._plain_program, params, batch, shared)
         self._clipped = self._clipped_program(grad_fn, batch)
         self._unclipped = self._clipped
-        if isinstance(grad_fn.rule, Normalised):  # scales by a clip norm of infinity, at which others don't clip
+        if not _lets_through(grad_fn.rule):
             self._unclipped = self._clipped_program(replace(grad_fn, rule=Flat()), batch)
 
     def _plain_program(self, params: Any, batch: Any, shared: Any) -> Any:
@@ -116,10 +124,8 @@ class _Check:
 
     def _clipped_program(self, grad_fn: ClippedGrad, batch: Any) -> Callable[..., Any]:
         def clipped(params: Any, batch: Any, mask: Any, clip_norm: Any, shared: Any) -> tuple[Any, Any]:
-            total, (_, norms, _) = grad_fn.sum_and_rows(
-                self._loss, params, batch, mask, self._keys(), shared, clip_norm
-            )
-            return total, norms
+            out = grad_fn.sum_at_once(self._loss, params, Examples(batch, mask, self._keys()), shared, clip_norm)
+            return out.grads, out.norms
 
         return _compiled(clipped, self._params, batch, jnp.ones(ROWS, jnp.bool_), jnp.float32(1), self._shared)
 
@@ -230,9 +236,7 @@ class _Check:
 
     def _refuse(self, leaves: Any, what: str) -> None:
         by_rules = replace(self._grad_fn, method="auto", strict=False)
-        loss = by_rules.traced(
-            self._params, self._draw(_FLOATS[0], [2] * len(self._leaves)), self._shared, self._keys()
-        )
+        loss = by_rules.trace(self._params, self._draw(_FLOATS[0], [2] * len(self._leaves)), self._shared, self._keys())
         assert loss is not None
         report = explain(loss.plan, self._params)
         lines = Explanation(tuple(report.leaves[i] for i in leaves))
@@ -242,6 +246,11 @@ class _Check:
             "gradient is wrong for this loss, and epsilon would be false. Use the parameter in another way, or "
             f'jaxdp.clipped_grad(..., method="vmap"), and please report it.\n{lines}'
         )
+
+
+def _lets_through(rule: ClipRule) -> bool:
+    """Whether a rule leaves gradients as they are where the clip norm is infinite."""
+    return bool(jnp.all(rule.factors(jnp.array([0.0, 1e-6, 1.0, 1e6]), jnp.float32(math.inf)) == 1))
 
 
 def _compiled(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:

@@ -19,9 +19,9 @@ from jaxtyping import Array, Float, Int32, Key, UInt32
 from .. import _checks
 from .._errors import UsageError
 from ..accounting import Ledger
-from ..clipping import Quantile, check_batch, check_loss, check_params, closed, example_keys, excess_within, takes_rng
+from ..clipping import DrawSums, check_batch, check_params, takes_rng
 from ..noise._keys import Domain, nonce_in_hex, nonce_of, own_key
-from ..sampling import Draw, rows_at
+from ..sampling import Draw
 from ..transforms import check_numbers, check_suitable, check_transform, in_float32
 from ._description import Run
 from ._self_check import self_check, signature
@@ -182,8 +182,7 @@ class PrivateStep:
 
     def _start(self, params: Any, opt_state: Any, keys: RunKeys, spent_before: Ledger) -> TrainState:
         self.run.ledger(0).check_like(spent_before)
-        rule = self._grad_fn.rule
-        rule_state = rule.init(self.run.clip_norm, keys.noise) if isinstance(rule, Quantile) else None
+        rule_state = self._grad_fn.rule.init(self.run.clip_norm, keys.noise)
         noise_state = self.run.privatize(keys.noise).init(params)
         noise_state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), noise_state)  # steps donate it, and no key
         nonce = nonce_of(keys.noise)
@@ -235,7 +234,7 @@ class PrivateStep:
                 f"data has {size} examples and the run was described with num_examples={self.run.num_examples}: its "
                 "sampling rate, and so its epsilon, would be false; describe the run with the number of examples it trains on"
             )
-        shared = closed(self._grad_fn.unwrapped(shared, None, "step(state, (X, Y))"))
+        shared = self._grad_fn.check_shared(shared, None, "step(state, (X, Y))")
         self._check_gradients(state, data, shared)
         carry = (state.params, state.opt_state, state.rule_state, state.noise_state)
         carry, metrics = self._compiled(carry, state.keys, jnp.int32(state.step), data, shared, num_steps=num_steps)
@@ -263,50 +262,25 @@ class PrivateStep:
         self, keys: RunKeys, data: Any, shared: Any, carry: tuple[Any, ...], step: Any
     ) -> tuple[tuple[Any, ...], StepMetrics]:
         params, opt_state, rule_state, noise_state = carry
-        clip_norm = self._grad_fn.clip_norm_now(rule_state)
         sampler = self.run.sampler(keys.sampling)
         loss_key = jax.random.fold_in(keys.loss, step)
-        # Microbatches that fill a draw of the usual size: few draws need a further, mostly empty one.
-        sums, excess, metrics = self._clipped_sum(
-            params, data, shared, sampler.draw(step), sampler.usual_size, loss_key, clip_norm
-        )
-        if isinstance(self._grad_fn.rule, Quantile):
-            rule_state = self._grad_fn.rule.update_by_count(rule_state, excess)
+        draw = sampler.draw(step)
+        sums = self._clipped_sum(params, data, shared, draw, sampler.usual_size, loss_key, rule_state)
         noise = self.run.privatize(keys.noise)
-        means, noise_state = noise.update(sums, noise_state, sensitivity=jnp.float32(clip_norm))
+        means, noise_state = noise.update(sums.grads, noise_state, sensitivity=sums.sensitivity)
         updates, opt_state = self._optimizer.update(means, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state, rule_state, noise_state), metrics
+        totals = (sums.losses, sums.clipped, sums.aux)
+        metrics = StepMetrics(draw.size, *jax.tree.map(lambda total: total / draw.size.astype(jnp.float32), totals))
+        return (optax.apply_updates(params, updates), opt_state, sums.rule_state, noise_state), metrics
 
     def _clipped_sum(
-        self, params: Any, data: Any, shared: Any, draw: Draw, usual: float, loss_key: Any, clip_norm: Any
-    ) -> tuple[Any, Any, StepMetrics]:
-        """A draw's sum of clipped gradients, a quantile rule's count of it, and the means of what its losses returned."""
-        rng, keys = (loss_key, example_keys(loss_key, 1)) if self._takes_rng else (None, None)
-        check_loss(self._grad_fn.loss_fn, self._grad_fn.has_aux, params, data, shared, rng)
-        loss = self._grad_fn.traced(params, data, shared, keys)
-        rows = self._grad_fn.usual_microbatch_size(loss, params, usual)
-        rows = min(rows, self.run.num_examples)
-        indices = jnp.pad(draw.indices, (0, rows), constant_values=self.run.num_examples)
-
-        def microbatch(start: Any) -> tuple[Any, Any, Any]:
-            chosen = jax.lax.dynamic_slice_in_dim(indices, start, rows)
-            mask = start + jnp.arange(rows, dtype=jnp.int32) < draw.size
-            batch = jax.tree.map(lambda leaf: rows_at(leaf, chosen), data)  # of padding zeros: no record is in it
-            keys = example_keys(loss_key, rows, start) if self._takes_rng else None
-            grads, (losses, norms, aux) = self._grad_fn.sum_and_rows(loss, params, batch, mask, keys, shared, clip_norm)
-            clipped = mask & ~(norms <= clip_norm)
-            sums = jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))
-            return grads, excess_within(norms, mask, jnp.float32(clip_norm)), sums
-
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(microbatch, jnp.int32(0)))
-        grads, excess, totals = jax.lax.fori_loop(
-            0,
-            (draw.size + rows - 1) // rows,
-            lambda i, carry: jax.tree.map(jnp.add, carry, microbatch(i * rows)),
-            nothing,
+        self, params: Any, data: Any, shared: Any, draw: Draw, usual_size: float, loss_key: Any, rule_state: Any
+    ) -> DrawSums:
+        """A draw's sums. Microbatches fill a draw of the usual size: few draws need a further, mostly empty one."""
+        rng = loss_key if self._takes_rng else None
+        return self._grad_fn.sum_draw(
+            params, data, draw, *shared, usual_size=usual_size, rng=rng, rule_state=rule_state
         )
-        mean_loss, clipped, aux = jax.tree.map(lambda total: total / draw.size.astype(jnp.float32), totals)
-        return grads, excess, StepMetrics(draw.size, mean_loss, clipped, aux)
 
 
 def _check_state(state: Any, name: str) -> None:

@@ -1,7 +1,9 @@
 """Reading and evaluating jaxprs, JAX's intermediate language.
 
-`_jaxpr` is the one module that touches JAX's private or unstable names; `_convolutions` runs a program with its convolutions in
-the order that CPUs have fast code for.
+`_jaxpr` is the one module that touches JAX's private or unstable names; `_evaluate` is the one evaluator, which takes a hook
+for the equations that are to be computed in another way; `_convolutions` runs a program with its convolutions in the order that
+CPUs have fast code for.
 """
 
 from ._convolutions import with_ordered_convolutions as with_ordered_convolutions
+from ._evaluate import evaluate as evaluate

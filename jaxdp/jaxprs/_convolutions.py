@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ._jaxpr import CONV, Eqn, Jaxpr, Literal, bind, opened, subjaxprs, trace, with_subjaxprs
+from ._evaluate import evaluate
+from ._jaxpr import CONV, Eqn, Jaxpr, bind, opened, subjaxprs, trace, with_subjaxprs
 
 
 def with_ordered_convolutions(fn: Callable[..., Any], *args: Any) -> Any:
@@ -23,14 +24,10 @@ def with_ordered_convolutions(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 def _run(jaxpr: Jaxpr, args: Sequence[Any]) -> list[Any]:
-    parts = opened(jaxpr)
-    env = dict(zip(parts.constvars, parts.consts, strict=True)) | dict(zip(parts.invars, args, strict=True))
-    read = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]
-    for eqn in parts.eqns:
-        values = [read(v) for v in eqn.invars]
-        outs = [_ordered(eqn, *values)] if eqn.primitive is CONV else bind(_with_ordered_bodies(eqn), values)
-        env.update(zip(eqn.outvars, outs, strict=True))
-    return [read(v) for v in parts.outvars]
+    def with_ordered(eqn: Eqn, values: list[Any]) -> list[Any]:
+        return [_ordered(eqn, *values)] if eqn.primitive is CONV else bind(_with_ordered_bodies(eqn), values)
+
+    return evaluate(opened(jaxpr), args, with_ordered)
 
 
 def _with_ordered_bodies(eqn: Eqn) -> Eqn:

@@ -24,6 +24,8 @@ SCAN, REMAT = p.scan_p, p.remat_p
 DOT_GENERAL, CONV, GATHER = p.dot_general_p, p.conv_general_dilated_p, p.gather_p
 STOP_GRADIENT = p.stop_gradient_p
 MUL, ARITHMETIC = p.mul_p, frozenset({p.add_p, p.sub_p, p.mul_p, p.div_p})
+CAST, BROADCAST, RESHAPE, TRANSPOSE = p.convert_element_type_p, p.broadcast_in_dim_p, p.reshape_p, p.transpose_p
+SQUEEZE, COPY, REVERSE, CONCATENATE = p.squeeze_p, p.copy_p, p.rev_p, p.concatenate_p
 
 
 class Opened(NamedTuple):
@@ -84,14 +86,14 @@ def rebuilt_remat(eqn: Eqn, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def bind(eqn: Eqn, args: Sequence[Any]) -> list[Any]:
-    """What an equation gives for other values of its operands."""
+    """The outputs of an equation for other values of its operands."""
     with as_written(eqn):
         out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
 def bind_in_float32(eqn: Eqn, args: Sequence[Any]) -> Any:
-    """What an equation linear in a parameter gives for float32 operands, at the highest precision."""
+    """The output of an equation linear in a parameter for float32 operands, at the highest precision."""
     params = dict(eqn.params)
     if "precision" in params:
         params["precision"] = (jax.lax.Precision.HIGHEST,) * 2
@@ -144,7 +146,7 @@ def known_operands(jaxpr: Jaxpr) -> Iterator[tuple[Any, Any]]:
 
 def is_cast(eqn: Eqn) -> bool:
     """Whether an equation changes the type of its operand and nothing else."""
-    return eqn.primitive is p.convert_element_type_p
+    return eqn.primitive is CAST
 
 
 def is_sum(eqn: Eqn, axes: tuple[int, ...]) -> bool:

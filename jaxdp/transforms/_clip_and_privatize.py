@@ -55,9 +55,9 @@ def clip_and_privatize(
     ) -> tuple[Any, Any]:
         del extra
         size = _check_batch_of_gradients(updates, params)
-        rows = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
-        clipping = Clipping(rule, limit, rule.groups(params))
-        return inner.update(clip_and_sum(updates, rows, clipping).grads, state, params, sensitivity=jnp.float32(limit))
+        present = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
+        grads, _ = clip_and_sum(updates, present, Clipping.of(rule, limit, params))
+        return inner.update(grads, state, params, sensitivity=jnp.float32(limit))
 
     return optax.GradientTransformationExtraArgs(inner.init, update)
 

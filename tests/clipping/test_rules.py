@@ -1,7 +1,9 @@
 """Clip rules: each against a loop over examples, its sensitivity by measurement, and what the adaptive one costs."""
 
+import dataclasses
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -162,9 +164,10 @@ def test_the_clip_norm_finds_the_quantile() -> None:
 
 def test_adding_an_example_moves_the_count_by_one_half() -> None:
     norms, mask = jnp.array([0.5, 3.0, jnp.inf]), jnp.array([True, True, True])
-    whole = jaxdp.clipping.excess_within(norms, mask, jnp.float32(1))
+    count = adaptive().observe
+    whole = count(norms, mask, jnp.float32(1))
     for i in range(3):
-        without = jaxdp.clipping.excess_within(norms, mask.at[i].set(False), jnp.float32(1))
+        without = count(norms, mask.at[i].set(False), jnp.float32(1))
         assert abs(float(whole - without)) == 0.5
 
 
@@ -220,10 +223,119 @@ def test_a_run_noises_each_sum_at_the_clip_norm_of_its_step(microbatch_size: int
     assert float(rule_state.clip_norm) > 1.5
 
 
+# --- rules from outside the package
+
+
+@dataclass(frozen=True)
+class Smooth:
+    """Scales by C / sqrt(C² + |g|²), and borrows from Flat what has to do with a state or a run."""
+
+    def check(self, clip_norm: float) -> None:
+        if math.isinf(clip_norm):
+            raise jaxdp.UsageError("Smooth: give a finite clip norm")
+
+    def factors(self, upper: Any, clip_norm: Any) -> Any:
+        return clip_norm * (1 - 2.0**-20) / (jnp.hypot(upper, clip_norm))
+
+    def in_words(self, clip_norm: float) -> str:
+        return f"scaled smoothly to an L2 norm below {clip_norm:g}"
+
+    groups, in_run, noise_multiplier_of_sum = Flat.groups, Flat.in_run, Flat.noise_multiplier_of_sum
+    init, clip_norm_now, observe, advance = Flat.init, Flat.clip_norm_now, Flat.observe, Flat.advance
+
+
+class Shrunk(NamedTuple):
+    clip_norm: Any
+    seen: Any
+
+
+@dataclass(frozen=True)
+class Shrinking:
+    """Flat clipping to a norm that shrinks at every step, whatever the data; it counts what it saw, for this test alone."""
+
+    rate: float = 0.5
+    batch: float | None = None
+
+    def check(self, clip_norm: float) -> None:
+        assert math.isfinite(clip_norm)
+
+    def in_run(self, expected_batch_size: float) -> "Shrinking":
+        return dataclasses.replace(self, batch=expected_batch_size)
+
+    def in_words(self, clip_norm: float) -> str:
+        return f"clipped to {clip_norm:g}, times {self.rate:g} at every step"
+
+    def init(self, clip_norm: float, key: Any) -> Shrunk:
+        return Shrunk(jnp.float32(clip_norm), jnp.float32(0))
+
+    def clip_norm_now(self, state: Any, clip_norm: float) -> Any:
+        return state.clip_norm
+
+    def observe(self, norms: Any, mask: Any, clip_norm: Any) -> Any:
+        return {"seen": jnp.sum(mask.astype(jnp.float32))}
+
+    def advance(self, state: Shrunk, observed: Any) -> Shrunk:
+        return Shrunk(state.clip_norm * jnp.float32(self.rate), state.seen + observed["seen"])
+
+    groups, factors, noise_multiplier_of_sum = Flat.groups, Flat.factors, Flat.noise_multiplier_of_sum
+
+
+@pytest.mark.parametrize("method", ["ghost", "vmap"])
+def test_a_rule_from_outside_clips(method: str) -> None:
+    loss, params, batch = MODELS["siamese_net"]()
+    smooth = lambda grad: [CLIP / math.hypot(CLIP, norm_of(grad))] * len(jax.tree.leaves(grad))
+    expected, _ = loop(loss, params, batch, [True] * 6, CLIP, smooth)
+    out = jax.jit(jaxdp.clipped_grad(loss, clip_norm=CLIP, rule=Smooth(), method=method))(params, batch)
+    assert distance(out.grads, expected) <= 1e-5 * 6 * CLIP
+
+
+def test_rules_from_outside_make_steps_with_a_state_and_a_statement() -> None:
+    import optax
+
+    data = jnp.asarray(np.random.default_rng(0).normal(size=(40, 3)) * 5, jnp.float32)
+    for rule in (Smooth(), Shrinking()):
+        run = jaxdp.DPSGD(
+            num_examples=40,
+            expected_batch_size=20,
+            steps=8,
+            clip_norm=1.0,
+            noise_multiplier=0.5,
+            rule=rule,
+            microbatch_size=4,
+        )
+        assert run.rule == (rule if rule == Smooth() else Shrinking(batch=20))
+        assert run.rule.in_words(1.0) in run.statement(delta=1e-5)
+        step = run.make_step(lambda w, x: jnp.sum(w * x), optax.sgd(1.0))
+        state = step.init(jnp.zeros(3), jax.random.key(0))
+        drawn = 0
+        for _ in range(3):
+            state, metrics = step(state, data)
+            drawn += int(metrics.examples)
+        assert state.rule_state == (None if rule == Smooth() else Shrunk(0.125, drawn))
+
+
+class NoHash(Smooth):
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_lacks_a_part_of_the_contract_is_refused_by_the_name_of_what_is_missing() -> None:
+    methods = {name: value for name, value in vars(Flat).items() if name[0] != "_" and name not in ("observe", "init")}
+    without = type("Without", (), methods)
+    for make in (lambda rule: jaxdp.clipped_grad(abs, clip_norm=1.0, rule=rule), a_run):
+        with pytest.raises(jaxdp.UsageError, match="it has no init, observe"):
+            make(without())
+        with pytest.raises(jaxdp.UsageError, match="it is a class"):
+            make(Flat)
+        with pytest.raises(jaxdp.UsageError, match="can't be hashed"):
+            make(NoHash())
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: jaxdp.clipping.check_rule("flat", 1.0), "is not a clip rule"),
+        (lambda: jaxdp.clipped_grad(abs, clip_norm=math.inf, rule=Smooth()), "Smooth: give a finite clip norm"),
         (lambda: jaxdp.clipped_grad(abs, clip_norm=math.inf, rule=PerGroup()), "clip_norm=inf"),
         (lambda: jaxdp.clipped_grad(abs, clip_norm=1.0, rule=Quantile()), "expected_batch_size is missing"),
         (lambda: Quantile(quantile=1.0), "quantile=1.0"),

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import jaxdp
-from jaxdp.clipping._static import Static, closed, opened
+from jaxdp.clipping._static import Static, make_static, unmake_static
 
 PARAMS, BATCH = {"w": jnp.arange(3.0)}, np.ones((4, 3), np.float32)
 SHARED = (3, True, "scaled", jnp.tanh, {"scale": 2.0, "offset": None}, np.full(2, 0.5, np.float32))
@@ -48,10 +48,10 @@ def test_static_leaves_are_equal_where_type_and_value_are() -> None:
 
 
 def test_what_is_closed_twice_is_opened_at_once_and_arrays_stay() -> None:
-    twice = closed(closed(SHARED))
+    twice = make_static(make_static(SHARED))
     assert [type(leaf) for leaf in jax.tree.leaves(twice)] == [np.ndarray]
-    assert jax.tree.structure(opened(twice)) == jax.tree.structure(SHARED)
-    assert opened(twice)[:4] == SHARED[:4]
+    assert jax.tree.structure(unmake_static(twice)) == jax.tree.structure(SHARED)
+    assert unmake_static(twice)[:4] == SHARED[:4]
 
 
 def test_what_can_not_be_told_from_another_is_refused() -> None:

@@ -16,11 +16,8 @@ from oracle import distance
 from recorded import Recorder, rounding, violations
 
 import jaxdp
-from jaxdp.clipping import Normalised, PerGroup, Quantile, _clip, _rules
+from jaxdp.clipping import ClippedGrad, Clipping, Flat, Normalised, PerGroup, Quantile, _clip, _reducer
 from jaxdp.clipping.ghost import _sum as ghost_sum
-from jaxdp.clipping.ghost._gradient import factors as factors_of
-from jaxdp.clipping.ghost._rows import norm_of_sum
-from jaxdp.dpsgd import _step
 from jaxdp.noise import Gaussian, _gaussian
 from jaxdp.sampling import Draw, ShuffledSampler
 from jaxdp.transforms import _privatize
@@ -149,25 +146,23 @@ def constant_key(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_gaussian, "tree_normal", lambda key, tree: draw(jax.random.key(0), tree))
 
 
+def in_every_draw(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
+    """Changes each leaf of a draw's sum of gradients, by the number drawn."""
+    sum_draw = ClippedGrad.sum_draw
+
+    def changed(self: Any, params: Any, data: Any, draw: Any, *shared: Any, **how: Any) -> Any:
+        sums = sum_draw(self, params, data, draw, *shared, **how)
+        return sums._replace(grads=jax.tree.map(lambda leaf: change(leaf, draw.size), sums.grads))
+
+    patch.setattr(ClippedGrad, "sum_draw", changed)
+
+
 def divided_by_the_number_drawn(patch: pytest.MonkeyPatch) -> None:
-    clipped_sum = _step.PrivateStep._clipped_sum
-
-    def scaled(self: Any, *args: Any) -> Any:
-        sums, excess, metrics = clipped_sum(self, *args)
-        factor = self.run.expected_batch_size / jnp.maximum(metrics.examples, 1)
-        return jax.tree.map(lambda leaf: leaf * factor, sums), excess, metrics
-
-    patch.setattr(_step.PrivateStep, "_clipped_sum", scaled)
+    in_every_draw(patch, lambda leaf, drawn: leaf * (a_run().expected_batch_size / jnp.maximum(drawn, 1)))
 
 
 def not_finite_for_an_empty_batch(patch: pytest.MonkeyPatch) -> None:
-    clipped_sum = _step.PrivateStep._clipped_sum
-
-    def divided(self: Any, *args: Any) -> Any:
-        sums, excess, metrics = clipped_sum(self, *args)
-        return jax.tree.map(lambda leaf: leaf / metrics.examples * metrics.examples, sums), excess, metrics
-
-    patch.setattr(_step.PrivateStep, "_clipped_sum", divided)
+    in_every_draw(patch, lambda leaf, drawn: leaf / drawn * drawn)
 
 
 def noise_for_a_mean_on_a_sum(patch: pytest.MonkeyPatch) -> None:
@@ -227,33 +222,27 @@ def the_first_of_the_draw_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def tied_weights_squared_and_added(patch: pytest.MonkeyPatch) -> None:
-    def without_cross_terms(component: Any, seen: Any) -> Any:
-        def of_one_site(site: Any) -> Any:
-            one = lambda operands, cotangent: norm_of_sum([factors_of(site, operands, cotangent)])
-            (operands,), (cotangents,) = ghost_sum._of([site], seen)
-            return jax.vmap(one)(operands, cotangents)
-
-        return _clip.joined([of_one_site(site) for site in component.sites], 0)
-
-    patch.setattr(ghost_sum, "_norms_by_rows", without_cross_terms)
+    norm_of_sum = ghost_sum.norm_of_sum
+    without_cross_terms = lambda uses, square: _clip.join_norms([norm_of_sum([use], square) for use in uses], 0)
+    patch.setattr(ghost_sum, "norm_of_sum", without_cross_terms)
 
 
 def norms_in_float16(patch: pytest.MonkeyPatch) -> None:
-    def underflowing(rows: list[Any]) -> Any:
-        halves = [row.astype(jnp.float16) for row in rows]
+    def underflowing(matrices: list[Any]) -> Any:
+        halves = [matrix.astype(jnp.float16) for matrix in matrices]
         return jnp.sqrt(sum(jnp.sum(jnp.square(half), axis=1) for half in halves)).astype(jnp.float32)
 
     patch.setattr(_clip, "per_example_norms", underflowing)
-    patch.setattr(ghost_sum, "_norms_by_rows", lambda component, seen: _clip.Norm(*[jnp.zeros(4)] * 2))
+    patch.setattr(ghost_sum, "norm_of_sum", lambda uses, square: _clip.Norm(*[jnp.float32(0)] * 2))
 
 
 def bad_examples_let_through(patch: pytest.MonkeyPatch) -> None:
-    factors = _rules.Clipping.factors
-    patch.setattr(_rules.Clipping, "factors", lambda self, uppers, mask: (mask, factors(self, uppers, mask)[1]))
+    factors = Clipping.factors
+    patch.setattr(Clipping, "factors", lambda self, uppers, mask: (mask, factors(self, uppers, mask)[1]))
 
 
 def no_clipping(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_rules.Flat, "factors", lambda self, upper, clip_norm: jnp.ones_like(upper))
+    patch.setattr(Flat, "factors", lambda self, upper, clip_norm: jnp.ones_like(upper))
 
 
 def groups_clipped_to_the_whole_norm_each(patch: pytest.MonkeyPatch) -> None:
@@ -263,13 +252,13 @@ def groups_clipped_to_the_whole_norm_each(patch: pytest.MonkeyPatch) -> None:
 
 def padding_counted(patch: pytest.MonkeyPatch) -> None:
     """Rows of padding repeat the last example, as JAX reads beyond the end, and are taken for examples."""
-    sum_and_rows = jaxdp.clipping.ClippedGrad.sum_and_rows
+    sum_at_once = ClippedGrad.sum_at_once
 
-    def unmasked(self: Any, loss: Any, params: Any, batch: Any, mask: Any, *rest: Any) -> Any:
-        return sum_and_rows(self, loss, params, batch, jnp.ones_like(mask), *rest)
+    def unmasked(self: Any, loss: Any, params: Any, examples: Any, *rest: Any) -> Any:
+        return sum_at_once(self, loss, params, examples._replace(mask=jnp.ones_like(examples.mask)), *rest)
 
-    patch.setattr(jaxdp.clipping.ClippedGrad, "sum_and_rows", unmasked)
-    patch.setattr(_step, "rows_at", lambda leaf, indices: leaf[indices])
+    patch.setattr(ClippedGrad, "sum_at_once", unmasked)
+    patch.setattr(_reducer, "rows_at", lambda leaf, indices: leaf[indices])
 
 
 FAULTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, dict[str, Any]]] = {

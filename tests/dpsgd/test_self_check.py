@@ -1,6 +1,7 @@
 """The check before the first step: honest losses pass it, and wrong rules are refused by the parameter's name."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,9 +12,9 @@ import pytest
 from models_to_clip import MODELS
 
 import jaxdp
-from jaxdp.clipping import Flat, Normalised, PerGroup, Quantile, _rules, takes_rng
-from jaxdp.clipping.ghost import _dot, _embedding, _plan
-from jaxdp.clipping.ghost._rows import Dense, Factors, OneHot
+from jaxdp.clipping import Flat, Normalised, PerGroup, Quantile, takes_rng
+from jaxdp.clipping.ghost import rules
+from jaxdp.clipping.ghost.rules import Dense, OneHot, OuterProducts, Rule
 from jaxdp.dpsgd import _self_check, _step
 from jaxdp.jaxprs._jaxpr import DOT_GENERAL, is_clipping
 from jaxdp.models import classifier
@@ -44,8 +45,16 @@ def tables(rows: int) -> Any:
     return {"scale": jnp.ones(()), "table": jnp.zeros((rows, 4))}
 
 
+def rule_of(name: str) -> Rule:
+    return next(rule for rule in rules.RULES if rule.name == name)
+
+
+def with_changes(patch: pytest.MonkeyPatch, name: str, **changes: Any) -> None:
+    patch.setattr(rules, "RULES", [replace(rule, **changes) if rule.name == name else rule for rule in rules.RULES])
+
+
 def index_compared_in_its_own_type(patch: pytest.MonkeyPatch) -> None:
-    def factors(eqn: Any, operand: int, how: Any, others: Any, cotangent: Any) -> Any:
+    def outer_products(eqn: Any, operand: int, how: Any, others: Any, cotangent: Any) -> Any:
         numbers, table = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
         index, size = others[0].reshape(-1), table[0]
         narrow = jnp.asarray(np.array(size).astype(index.dtype))
@@ -53,29 +62,29 @@ def index_compared_in_its_own_type(patch: pytest.MonkeyPatch) -> None:
         index = jnp.clip(index, 0, narrow - 1) if is_clipping(eqn) else index
         assert numbers.collapsed_slice_dims == (0,)
         entry = jnp.where(inside, index.astype(jnp.int32), -1)[None]
-        return Factors(OneHot(entry, how.left), Dense(cotangent.reshape(1, how.rows, how.right)))
+        return OuterProducts(OneHot(entry), Dense(cotangent.reshape(1, how.rows, how.right)))
 
-    patch.setattr(_embedding, "factors", factors)
-    patch.setattr(_embedding, "covers", lambda eqn, operand: eqn.primitive.name == "gather" and operand == 0)
+    covers = lambda eqn, operand: eqn.primitive.name == "gather" and operand == 0
+    with_changes(patch, "lookup", outer_products=outer_products, covers=covers)
 
 
 def products_of_any_type(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_dot, "covers", lambda eqn, operand: eqn.primitive is DOT_GENERAL)
-    patch.setattr(_plan, "are_taken", lambda eqn, operand, others: True)
+    with_changes(patch, "dot_general", covers=lambda eqn, operand: eqn.primitive is DOT_GENERAL)
+    patch.setattr(Rule, "takes", lambda self, eqn, operand: True)
 
 
 def rows_scaled(patch: pytest.MonkeyPatch) -> None:
-    factors = _dot.factors
+    outer_products = rule_of("dot_general").outer_products
 
     def scaled(eqn: Any, operand: int, how: Any, others: Any, cotangent: Any) -> Any:
-        left, right = factors(eqn, operand, how, others, cotangent)
-        return Factors(Dense(0.5 * left.rows) if how.right > 1 else left, right)
+        left, right = outer_products(eqn, operand, how, others, cotangent)
+        return OuterProducts(Dense(0.5 * left.rows) if how.right > 1 else left, right)
 
-    patch.setattr(_dot, "factors", scaled)
+    with_changes(patch, "dot_general", outer_products=scaled)
 
 
 def not_clipped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_rules.Flat, "factors", lambda self, upper, clip_norm: jnp.ones_like(upper))
+    patch.setattr(Flat, "factors", lambda self, upper, clip_norm: jnp.ones_like(upper))
 
 
 spectrum = lambda p, x: jnp.sum(jnp.abs(jnp.fft.rfft(x) @ p["mix"].astype(jnp.complex64)) ** 2) + p["b"]

@@ -50,7 +50,7 @@ ENTRIES: dict[str, Callable[[Any], Any]] = {
     ).draw(1),
     "ShuffledSampler": lambda key: sampling.ShuffledSampler(key=key, batch_size=2, **EVERY).draw(1),
     "privatize": lambda key: _noisy_sum(RUN.privatize(key), jnp.ones(2), sensitivity=1.0),
-    "Quantile": lambda key: Quantile(expected_batch_size=2.0).update_by_count(
+    "Quantile": lambda key: Quantile(expected_batch_size=2.0).advance(
         Quantile(expected_batch_size=2.0).init(1.0, key), jnp.float32(1)
     ),
     "the losses' rng": lambda key: [

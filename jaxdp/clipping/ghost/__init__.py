@@ -1,10 +1,11 @@
 """Clipped gradients at the price of ordinary ones, by reading the loss as a jaxpr.
 
-`_traced` turns the loss of one example into a jaxpr, `_hoist` moves what depends on parameters alone out of its loops, and
-`_plan` finds every use of every parameter. `_tap` runs it once forward and once backward over the batch and keeps, for each
-use, its other operand and the cotangent of its output. `_rows` takes norms from these factors without forming a gradient
-(`_dot`, `_conv` and `_embedding` are the rules that give them, `_cost` decides where forming is cheaper), and `_sum` adds up
-the clipped gradients as one ordinary weight gradient with each example's cotangents scaled. `_explain` tells the user.
+In order: `_trace` turns the loss of one example into a jaxpr, from whose loops `_hoist` moves what depends on parameters alone,
+as `_kinds` knows. `_plan` finds every use of every parameter, by `_views` of it, and the rule in `rules` that covers the
+use; `_cost` decides where forming a gradient is cheaper than its norm by rows. `_tap` runs the loss once forward and once
+backward over the batch and keeps, for each use, its other operands and the cotangent of its output. `_norms` takes norms from
+the outer products that rules make of these, without forming a gradient. `_sum` adds up the clipped gradients as one ordinary
+weight gradient with each example's cotangents scaled; `_gradient` has what both need of a single use. `_explain` tells the user.
 
 References:
     Goodfellow, "Efficient per-example gradient computations", arXiv 1510.01799; Li et al., "Large language models can be
@@ -18,5 +19,5 @@ from ._explain import (
     check_covered as check_covered,
     explain as explain,
 )
-from ._sum import clipped_sum as clipped_sum
-from ._traced import Traced as Traced, traced as traced
+from ._sum import sum_by_ghost as sum_by_ghost
+from ._trace import Traced as Traced, trace_loss as trace_loss

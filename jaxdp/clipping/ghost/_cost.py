@@ -1,9 +1,9 @@
-"""What the norm of a gradient costs by its rows or by forming it, counted in bytes moved.
+"""The cost of a gradient's norm by its rows or by forming it, counted in bytes moved.
 
 Per example and T rows of p and d entries in E matrices, in float32:
 
 - *rows*: the Gram matrices take 2 E T² (p + d) operations and 8 E T² bytes, and the sum afterwards another pass over the
-  rows, with 2 E T p d operations (an ordinary weight gradient); for lookups alone, only the rows' sums by entry;
+  rows, with 2 E T p d operations (an ordinary weight gradient); under a rule with a norm of its own, only the rows;
 - *formed*: 2 E T p d operations, and 12 bytes for each entry, to write it, to take its norm and to add it up.
 
 A device does several operations in the time that it moves a byte; the balance here is between those of CPUs and GPUs.
@@ -15,7 +15,7 @@ from typing import Literal
 
 from ...jaxprs._jaxpr import SCAN, Eqn, Opened, opened, subjaxprs
 from ._kinds import EXAMPLE, Kind, kinds_of
-from ._layout import Layout
+from .rules import Layout
 
 OPERATIONS_PER_BYTE = 8
 
@@ -25,9 +25,9 @@ class Choice:
     """How the norm is computed, what that costs per example, and why it was chosen.
 
     Attributes:
-        form: "rows" for norms from the factors, "formed" for the gradient of each example.
+        form: "rows" for norms from the rows of the outer products, "formed" for the gradient of each example.
         operations: floating-point operations per example.
-        kept: float32 entries that are kept per example until the clip factors are known, beside the factors.
+        kept: float32 entries that are kept per example until the clip factors are known, beside the rows.
         why: the reason in words.
     """
 
@@ -37,24 +37,25 @@ class Choice:
     why: str
 
 
-def choose(layouts: Sequence[Layout], entries: int, *, rows_agree: bool, together: bool) -> Choice:
+def choose(layouts: Sequence[Layout], entries: int, *, aligned: bool, together: bool, own_norm: bool) -> Choice:
     """The cheaper form for one component.
 
     Args:
         layouts: of its uses.
         entries: of its leaves together.
-        rows_agree: whether the uses' rows can be added up without forming the gradient.
+        aligned: whether the uses are on the same axes, so that they are rows of the same matrices.
         together: whether the leaves are clipped together; their joint norm is of no use otherwise.
+        own_norm: whether the uses share a rule that has its own way to the norm, in proportion to the rows.
 
     Returns:
         The choice.
     """
-    gradient = sum(2 * use.stack * use.rows * (1 if use.one_hot else use.left) * use.right for use in layouts)
+    gradient = sum(2 * use.products for use in layouts)
     rows_entries = sum(use.stack * use.rows * use.floats for use in layouts)
     pairs = [(a, b) for i, a in enumerate(layouts) for b in layouts[i:]]
     if len(layouts) == 1 and layouts[0].rows == 1:
         gram, matrices = rows_entries, 0
-    elif all(use.one_hot for use in layouts):
+    elif own_norm:
         gram, matrices = rows_entries, rows_entries
     else:
         gram = sum(2 * a.stack * a.rows * b.rows * max(a.floats, b.floats) for a, b in pairs)
@@ -63,7 +64,7 @@ def choose(layouts: Sequence[Layout], entries: int, *, rows_agree: bool, togethe
     formed = gradient / OPERATIONS_PER_BYTE + 12 * entries + 4 * rows_entries
     if not together:
         return Choice("formed", gradient, entries, "its leaves are joined where they are used, and clipped apart")
-    if not rows_agree:
+    if not aligned:
         return Choice(
             "formed",
             gradient,

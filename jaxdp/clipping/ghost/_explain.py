@@ -1,4 +1,4 @@
-"""What a user sees of a plan: for each parameter, how its per-example gradient is dealt with and what that costs."""
+"""A plan as a table for the user: for each parameter, how its per-example gradient is dealt with and what that costs."""
 
 import math
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ class LeafReport:
         name: its place in the tree, such as "['dense']['kernel']".
         shape: of the parameter.
         sites: where it is used: the rules' names, or the primitives that no rule covers.
-        how: "rows" (norm from the factors), "formed" (from each example's gradient, by a rule), "direct" (by ordinary
-            differentiation, where that takes no more memory than the use itself), "materialised" (likewise, where it takes
-            more) or "unused".
+        how: "rows" (norm from the outer products' rows), "formed" (from each example's gradient, by a rule), "direct" (by
+            ordinary differentiation, where that takes no more memory than the use itself), "materialised" (likewise, where it
+            takes more) or "unused".
         operations: floating-point operations an example for the norm and the sum; those of the leaves that share its
             sites are counted with the first of them.
         floats: float32 values an example that are kept beside the activations.
@@ -38,7 +38,7 @@ class LeafReport:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `grad_fn.explain(params, batch)` returns; prints as a table."""
+    """The result of `grad_fn.explain(params, batch)`; prints as a table."""
 
     leaves: tuple[LeafReport, ...]
 
@@ -84,7 +84,7 @@ def check_covered(plan: Plan, params: Any) -> None:
 
 def _of_component(component: Component, names: list[str], leaf: int, shape: tuple[int, ...]) -> LeafReport:
     first, choice = component.leaves[0], component.choice
-    sites = tuple(site.rule.NAME for site in component.sites)
+    sites = tuple(site.rule.name for site in component.sites)
     if leaf != first:
         return LeafReport(names[leaf], shape, sites, choice.form, 0, 0, f"together with {names[first]}")
     return LeafReport(names[leaf], shape, sites, choice.form, choice.operations, choice.kept, choice.why)

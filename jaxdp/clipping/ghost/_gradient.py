@@ -1,4 +1,4 @@
-"""A site's factors, its gradient for one example, and its weighted sum over a batch, loops included."""
+"""A site's outer products, its gradient for one example, and its weighted sum over a batch, loops included."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,15 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ...jaxprs._jaxpr import CONV, bind_in_float32
-from ._conv import gradient as conv_gradient
+from ...jaxprs._jaxpr import bind_in_float32
 from ._plan import Site
-from ._rows import Dense, Factors, OneHot
-from ._types import widened
+from .rules import OuterProducts
+from .rules._rule import widen_index
 
 
-def factors(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> Factors:
-    """One example's factors, with the steps of loops as further rows or as further matrices.
+def outer_products(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> OuterProducts:
+    """One example's outer products, with the steps of loops as further rows or as further matrices.
 
     Args:
         site: the use.
@@ -26,35 +25,35 @@ def factors(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> Fa
         same, the first.
     """
 
-    def own(others: Sequence[jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
-        left, right = site.rule.factors(site.eqn, site.operand, site.own, others, cotangent)
-        return _array(left), _array(right)
+    def own(others: Sequence[jax.Array], cotangent: jax.Array) -> OuterProducts:
+        return site.rule.outer_products(site.eqn, site.operand, site.own, others, cotangent)
 
-    left, right = _over_loops(own, len(site.lengths))(list(others), cotangent)
-    right = right[:, :1] if site.pooled else right
-    arranged = [_merge_loops(rows, site.stacked) for rows in (left, right)]
-    sides = [OneHot(arranged[0], site.own.left) if arranged[0].ndim == 2 else Dense(arranged[0]), Dense(arranged[1])]
-    return Factors(*reversed(sides)) if site.swap else Factors(*sides)
+    found = _over_loops(own, len(site.lengths))(list(others), cotangent)
+    if site.pooled:
+        found = found._replace(right=jax.tree.map(lambda rows: rows[:, :1], found.right))
+    left, right = jax.tree.map(lambda rows: _merge_loops(rows, site.stacked), found)
+    return OuterProducts(right, left) if site.swap else OuterProducts(left, right)
 
 
-def gradient(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> jax.Array:
+def form_gradient(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> jax.Array:
     """One example's gradient with respect to the whole source, in float32."""
-    if site.eqn.primitive is not CONV:
-        return _transposed(site, others, cotangent, batched=False)
-    form = lambda others, cotangent: conv_gradient(site.eqn, site.operand, site.own, others, cotangent)
+    by_rule = site.rule.gradient
+    if by_rule is None:
+        return _transpose(site, others, cotangent, batched=False)
+    form = lambda others, cotangent: by_rule(site.eqn, site.operand, site.own, others, cotangent)
     loops = len(site.lengths)
-    stacked = _over_loops(form, loops)(_wide(others), cotangent.astype(jnp.float32))
+    stacked = _over_loops(form, loops)(_widen(others), cotangent.astype(jnp.float32))
     return jnp.sum(stacked, axis=tuple(i for i in range(loops) if not site.stacked[i]))
 
 
-def summed_gradient(site: Site, others: Sequence[jax.Array], cotangents: jax.Array) -> jax.Array:
+def sum_gradients(site: Site, others: Sequence[jax.Array], cotangents: jax.Array) -> jax.Array:
     """The sum of a batch's gradients with respect to the whole source, in float32: an ordinary weight gradient."""
-    return _transposed(site, others, cotangents, batched=True)
+    return _transpose(site, others, cotangents, batched=True)
 
 
-def _transposed(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, *, batched: bool) -> jax.Array:
+def _transpose(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, *, batched: bool) -> jax.Array:
     """The cotangent pulled back through the primitive, which is linear in the parameter."""
-    others = _wide(others)
+    others = _widen(others)
 
     def use(others: Sequence[jax.Array], weight: jax.Array) -> jax.Array:
         operands = list(others)
@@ -81,10 +80,6 @@ def _over_loops(fn: Callable[..., Any], loops: int) -> Callable[..., Any]:
     return fn
 
 
-def _array(side: Any) -> jax.Array:
-    return side.entry if isinstance(side, OneHot) else side.rows
-
-
 def _merge_loops(rows: jax.Array, stacked: Sequence[bool]) -> jax.Array:
     """[loops..., E, T, ...] as [stacking loops and E, other loops and T, ...]."""
     loops = len(stacked)
@@ -98,6 +93,6 @@ def _merge_loops(rows: jax.Array, stacked: Sequence[bool]) -> jax.Array:
     return rows.reshape(merged, -1, *rest) if rows.size else rows.reshape(merged, 0, *rest)
 
 
-def _wide(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+def _widen(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """Floats in float32; indices in 32 bits, since XLA drops rows that a narrow type numbers in a table longer than its range."""
-    return [a.astype(jnp.float32) if jnp.issubdtype(a.dtype, jnp.floating) else widened(a) for a in arrays]
+    return [a.astype(jnp.float32) if jnp.issubdtype(a.dtype, jnp.floating) else widen_index(a) for a in arrays]

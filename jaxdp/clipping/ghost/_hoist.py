@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from ...jaxprs import evaluate
 from ...jaxprs._jaxpr import (
     INLINED,
     REMAT,
@@ -22,7 +23,6 @@ from ...jaxprs._jaxpr import (
     as_written,
     bind,
     inner_jaxpr,
-    is_cast,
     opened,
     rebuilt_remat,
     rebuilt_scan,
@@ -31,10 +31,8 @@ from ...jaxprs._jaxpr import (
 )
 from ._kinds import EXAMPLE, NEITHER, PARAMS, Kind, kinds_of, output_kinds, scan_kinds
 
-Env = dict[Var, Any]
 
-
-def hoisted(jaxpr: Jaxpr, kinds: Sequence[Kind]) -> Jaxpr:
+def hoist(jaxpr: Jaxpr, kinds: Sequence[Kind]) -> Jaxpr:
     """`jaxpr` with its jits inlined and its parameter-only work moved out of loops.
 
     Args:
@@ -49,22 +47,12 @@ def hoisted(jaxpr: Jaxpr, kinds: Sequence[Kind]) -> Jaxpr:
     return trace(lambda *args: _run(whole, args, kinds), *shapes)[0]
 
 
-def read(env: Env, atom: Var | Literal) -> Any:
-    """The value of an operand."""
-    return atom.val if isinstance(atom, Literal) else env[atom]
-
-
 def _run(jaxpr: Opened, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
-    env: Env = dict(zip(jaxpr.constvars, jaxpr.consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
     known = kinds_of(jaxpr, kinds)
-    for eqn in jaxpr.eqns:
-        values = [read(env, v) for v in eqn.invars]
-        inputs = [known.of(v) for v in eqn.invars]
-        env.update(zip(eqn.outvars, _rewritten(eqn, values, inputs), strict=True))
-    return [read(env, v) for v in jaxpr.outvars]
+    return evaluate(jaxpr, args, lambda eqn, values: _rewrite(eqn, values, [known.of(v) for v in eqn.invars]))
 
 
-def _rewritten(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
+def _rewrite(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
     if eqn.primitive in INLINED:
         return _run(opened(inner_jaxpr(eqn)), args, kinds)
     meets = any(kind & PARAMS for kind in kinds) and any(kind & EXAMPLE for kind in kinds)
@@ -76,7 +64,7 @@ def _rewritten(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any
 
 
 def _remat(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
-    body = opened(hoisted(inner_jaxpr(eqn), kinds))
+    body = opened(hoist(inner_jaxpr(eqn), kinds))
     work = _HoistableWork(body, kinds)
     moved = work.values(work.moved, args)
 
@@ -96,7 +84,7 @@ def _scan(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
     inside = list(scan_kinds(eqn, [NEITHER if i in fixed else kind for i, kind in enumerate(kinds)])[0])
     for i in fixed:
         inside[i] = PARAMS
-    body = opened(hoisted(eqn.params["jaxpr"], inside))
+    body = opened(hoist(eqn.params["jaxpr"], inside))
 
     consts = [i for i in range(len(args)) if i < carries.start or i in fixed]
     carried = [i for i in carries if i not in fixed]
@@ -164,37 +152,8 @@ class _HoistableWork:
 
     def values(self, wanted: Sequence[Var], args: Sequence[Any]) -> list[Any]:
         """The values of moved variables; of `args`, only what they depend on is read."""
-        return evaluate(self._body, self._eqns, args, wanted)
+        return evaluate(self._body, args, eqns=self._eqns, wanted=wanted)
 
-    def rest(self, args: Sequence[Any], ready: Env) -> list[Any]:
+    def rest(self, args: Sequence[Any], ready: dict[Var, Any]) -> list[Any]:
         """The body's outputs, given the moved variables."""
-        return evaluate(self._body, self._staying, args, self._body.outvars, ready)
-
-
-def evaluate(
-    jaxpr: Opened,
-    eqns: Sequence[Eqn],
-    args: Sequence[Any],
-    wanted: Sequence[Any],
-    ready: Env | None = None,
-    *,
-    uncast: bool = False,
-) -> list[Any]:
-    """The values of `wanted` by running those of `eqns` that they need; with `uncast`, without their changes of type."""
-    env: Env = dict(zip(jaxpr.constvars, jaxpr.consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
-    env.update(ready or {})
-    for eqn in _needed(eqns, wanted):
-        values = [read(env, v) for v in eqn.invars]
-        env.update(zip(eqn.outvars, values if uncast and is_cast(eqn) else bind(eqn, values), strict=True))
-    return [read(env, v) for v in wanted]
-
-
-def _needed(eqns: Sequence[Eqn], wanted: Sequence[Any]) -> list[Eqn]:
-    """Those of `eqns` on which `wanted` depend, in order."""
-    needed = {v for v in wanted if not isinstance(v, Literal)}
-    kept: list[Eqn] = []
-    for eqn in reversed(eqns):
-        if eqn.effects or any(v in needed for v in eqn.outvars):
-            kept.append(eqn)
-            needed.update(v for v in eqn.invars if not isinstance(v, Literal))
-    return kept[::-1]
+        return evaluate(self._body, args, eqns=self._staying, wanted=self._body.outvars, known=ready)

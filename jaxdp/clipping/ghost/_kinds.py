@@ -1,4 +1,4 @@
-"""What a value in the loss depends on: parameters, the example, both or neither.
+"""Kinds of values in the loss, by what they depend on: parameters, the example, both or neither.
 
 A value that depends on parameters alone is the same for all examples; it is computed once a batch. Where such a value
 meets one that depends on the example, per-example gradients begin.

@@ -9,7 +9,6 @@ components, connected by the values into which they are mixed; most are a single
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 
 from ...jaxprs._jaxpr import (
     REMAT,
@@ -24,14 +23,13 @@ from ...jaxprs._jaxpr import (
     scan_parts,
     source_line,
 )
-from . import _conv, _dot, _embedding
+from . import rules
 from ._cost import Choice, activations, choose
 from ._kinds import BOTH, EXAMPLE, NEITHER, PARAMS, Kind, output_kinds, scan_kinds
-from ._layout import Layout
-from ._types import are_taken, types_of
+from ._norms import Square
 from ._views import Origin, of_leaf, of_output
+from .rules import Layout, Rule
 
-RULES = (_dot, _conv, _embedding)
 Path = tuple[int, ...]
 
 
@@ -45,7 +43,7 @@ class Site:
         source: the parameter-only variable of the loss that is used; in loops it has further leading axes, below.
         stacked: for each loop around the equation, whether it scans over the parameter (else the loop adds rows).
         lengths: how many steps each of these loops makes.
-        rule: the module that knows the primitive.
+        rule: the rule that covers it.
         own: the layout of the equation's operand itself, its axes in the order that the component's uses share.
         swap: whether left and right are exchanged to agree with the component's other uses.
         pooled: whether the cotangents of all rows are the same, since nothing but the sum of the outputs is used.
@@ -57,7 +55,7 @@ class Site:
     source: Var
     stacked: tuple[bool, ...]
     lengths: tuple[int, ...]
-    rule: ModuleType
+    rule: Rule
     own: Layout
     swap: bool = False
     pooled: bool = False
@@ -110,6 +108,11 @@ class Component:
     def sources(self) -> tuple[Var, ...]:
         """The parameter-only values that are used."""
         return tuple(dict.fromkeys(site.source for site in self.sites))
+
+    @property
+    def square(self) -> Square | None:
+        """The own way to the squared norm of the rule that all uses share, if there is one and they lie the same way round."""
+        return None if any(site.swap for site in self.sites) else _shared_square(self.sites)
 
     @property
     def is_one_rearrangement(self) -> bool:
@@ -247,17 +250,17 @@ class _Walk:
             inside = _Scope(path, scope.lengths)
             self._enter(eqn, opened(inner_jaxpr(eqn)), inputs, scope, inside, lambda i: ())
         else:
-            rule = next((r for r in RULES if len(params) == 1 and r.covers(eqn, params[0])), None)
-            taken = rule is not None and are_taken(eqn, params[0], rule.OTHERS)
+            rule = next((r for r in rules.RULES if len(params) == 1 and r.covers(eqn, params[0])), None)
+            taken = rule is not None and rule.takes(eqn, params[0])
             if rule is not None and taken and any(kind & EXAMPLE for kind in inputs):
                 use = scope.uses[eqn.invars[params[0]]]
                 own = rule.layout(eqn, params[0])
-                pooled = rule is _embedding and not scope.lengths and _embedding.is_pooled(eqn, body)
+                pooled = not scope.lengths and rule.equal_cotangents(eqn, body)
                 self.sites.append(
                     Site(path, eqn, params[0], use.source, use.stacked, scope.lengths, rule, own, pooled=pooled)
                 )
             else:
-                name = eqn.primitive.name if rule is None or taken else f"{rule.NAME} of {types_of(eqn)}"
+                name = eqn.primitive.name if rule is None or taken else f"{rule.name} of {_types_of(eqn)}"
                 for i in params:
                     self._use(eqn, eqn.invars[i], scope, name)
 
@@ -293,6 +296,11 @@ class _Walk:
             self.direct.setdefault(leaf, []).append(DirectUse(primitive, where, self._leaf_sizes[leaf] <= size))
 
 
+def _types_of(eqn: Eqn) -> str:
+    """The types of an equation's operands, each once: "complex64, float32"."""
+    return ", ".join(dict.fromkeys(str(v.aval.dtype) for v in eqn.invars))
+
+
 def _connected(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
     """The unions of sets that overlap, directly or through others."""
     groups: list[frozenset[int]] = []
@@ -311,13 +319,24 @@ def _component(
     together: bool,
 ) -> Component:
     rearranged = all(origins[site.source].isometric for site in sites)
-    aligned = _aligned(sites, origins) if rearranged else None
+    aligned = _align(sites, origins) if rearranged else None
     entries = sum(math.prod(shapes[leaf]) for leaf in leaves)
-    choice = choose([site.layout for site in sites], entries, rows_agree=aligned is not None, together=together)
+    choice = choose(
+        [site.layout for site in sites],
+        entries,
+        aligned=aligned is not None,
+        together=together,
+        own_norm=_shared_square(sites) is not None,
+    )
     return Component(tuple(sorted(leaves)), aligned or sites, rearranged, choice)
 
 
-def _aligned(sites: tuple[Site, ...], origins: dict[Var, Origin]) -> tuple[Site, ...] | None:
+def _shared_square(sites: Sequence[Site]) -> Square | None:
+    squares = {site.rule.square for site in sites}
+    return squares.pop() if len(squares) == 1 else None
+
+
+def _align(sites: tuple[Site, ...], origins: dict[Var, Origin]) -> tuple[Site, ...] | None:
     """The sites with their layouts on the same axes of the same base, or None where they can't be brought there."""
     if len(sites) == 1:
         return sites
@@ -330,7 +349,7 @@ def _aligned(sites: tuple[Site, ...], origins: dict[Var, Origin]) -> tuple[Site,
         axes = [tuple(range(site.source.aval.ndim)) for site in sites]
     if len(bases) > 1:
         return None
-    settled, first = [], None
+    arranged, first = [], None
     for site, on in zip(sites, axes, strict=True):
         shift = sum(site.stacked)
         site = replace(site, own=site.own.sorted_by(on[shift:]))
@@ -340,5 +359,5 @@ def _aligned(sites: tuple[Site, ...], origins: dict[Var, Origin]) -> tuple[Site,
             site = replace(site, swap=True)
         elif (stack, left, right, fixed) != first:
             return None
-        settled.append(site)
-    return tuple(settled)
+        arranged.append(site)
+    return tuple(arranged)

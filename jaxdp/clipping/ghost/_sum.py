@@ -5,20 +5,29 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
 
-from .._clip import Norm, joined, norm_of_packed, packed, settled, weighted_sum
-from .._rules import Clipping
-from ._gradient import factors, gradient, summed_gradient
-from ._hoist import evaluate
+from ...jaxprs import evaluate
+from ...jaxprs._jaxpr import Eqn, bind, is_cast
+from .._clip import (
+    ClippedSum,
+    Clipping,
+    Norm,
+    cast_behind_barrier,
+    join_norms,
+    norm_of_matrices,
+    pack_into_matrices,
+    sum_weighted,
+)
+from .._reducer import Examples
+from ._gradient import form_gradient, outer_products, sum_gradients
+from ._norms import norm_of_sum
 from ._plan import Component, Path, Plan, Site
-from ._rows import norm_of_sum
 from ._tap import run_tapped, zeros
-from ._traced import Traced
+from ._trace import Traced
 
 
 class _Seen(NamedTuple):
-    """What one pass over a batch leaves: [B, ...] on every array."""
+    """The results of one forward and one backward pass over a batch: [B, ...] on every array."""
 
     outs: list[Any]
     operands: dict[Path, tuple[Any, ...]]
@@ -40,17 +49,12 @@ class _Group(NamedTuple):
     by_rows: list[Component]
 
 
-def clipped_sum(
-    loss: Traced,
-    clipping: Clipping,
-    params: Any,
-    batch: Any,
-    mask: Bool[Array, " B"],
-    keys: Any,
-    shared: tuple[Any, ...],
-) -> tuple[Any, tuple[Any, Any, Any]]:
-    """(sum of clipped gradients, (losses [B], norms [B], aux [B, ...])) for checked arguments; masked losses and aux stay."""
+def sum_by_ghost(
+    loss: Traced, clipping: Clipping, params: Any, examples: Examples, shared: tuple[Any, ...]
+) -> ClippedSum:
+    """The clipped sum of checked examples; losses and aux of masked ones are not zeroed."""
     plan, aux = loss
+    batch, mask, keys = examples
     leaves, treedef = jax.tree.flatten(params)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     shared_leaves = jax.tree.leaves(shared)
@@ -64,31 +68,33 @@ def clipped_sum(
         if component.choice.form == "rows":
             groups[first].by_rows.append(component)
         elif component.is_one_rearrangement and not others:
-            groups[first].formed.append((component, _formed(plan, component, static, seen, by_leaf=False)))
+            groups[first].formed.append((component, _form(plan, component, static, seen, by_leaf=False)))
         else:
-            by_leaf |= _formed(plan, component, static, seen, by_leaf=True)
+            by_leaf |= _form(plan, component, static, seen, by_leaf=True)
     for group, kept in zip(groups, clipping.by_group(by_leaf), strict=True):
         group.kept.update(kept)
 
     total: dict[int, Any] = {}
-    parts = [packed(settled((group.kept, [grads for _, grads in group.formed]))) for group in groups]
+    packed = [
+        pack_into_matrices(cast_behind_barrier((group.kept, [grads for _, grads in group.formed]))) for group in groups
+    ]
     norms = []
-    for group, (rows, _) in zip(groups, parts, strict=True):
+    for group, (matrices, _) in zip(groups, packed, strict=True):
         own = [_norms_by_rows(component, seen) for component in group.by_rows]
-        norms.append(joined([*own, norm_of_packed(rows)] if rows else own, mask.shape[0]))
-    usable, scales = clipping.factors([norm.upper for norm in norms], mask)
-    for group, (rows, unpacked), factor in zip(groups, parts, scales, strict=True):
-        kept, formed = unpacked([weighted_sum(matrix, usable, factor) for matrix in rows])
+        norms.append(join_norms([*own, norm_of_matrices(matrices)] if matrices else own, mask.shape[0]))
+    usable, factors = clipping.factors([norm.upper for norm in norms], mask)
+    for group, (matrices, unpack), factor in zip(groups, packed, factors, strict=True):
+        kept, formed = unpack([sum_weighted(matrix, usable, factor) for matrix in matrices])
         total |= kept
         for (component, _), part in zip(group.formed, formed, strict=True):
             total |= _pullback(plan, component, static)(part)
         for component in group.by_rows:
-            total |= _summed(plan, component, static, seen, usable, factor)
+            total |= _sum_component(plan, component, static, seen, usable, factor)
     zero = lambda leaf: jnp.zeros(leaves[leaf].shape, jnp.float32)
     grads = treedef.unflatten([total[leaf] if leaf in total else zero(leaf) for leaf in range(len(leaves))])
     losses, *aux_leaves = seen.outs
-    norm = joined(norms, mask.shape[0])
-    return grads, (losses, jnp.where(mask, norm.value, 0), aux.unflatten(aux_leaves))
+    norm = join_norms(norms, mask.shape[0])
+    return ClippedSum(grads, losses, jnp.where(mask, norm.value, 0), aux.unflatten(aux_leaves))
 
 
 def _forward_and_backward(plan: Plan, leaves: list[Any], batch: list[Any], shared: list[Any]) -> _Seen:
@@ -110,32 +116,31 @@ def _forward_and_backward(plan: Plan, leaves: list[Any], batch: list[Any], share
         return outs, operands, cotangents, gradients
 
     seen = _Seen(*jax.vmap(one)(batch))
-    operands, cotangents, direct = settled((seen.operands, seen.cotangents, seen.direct))
+    operands, cotangents, direct = cast_behind_barrier((seen.operands, seen.cotangents, seen.direct))
     return _Seen(seen.outs, operands, cotangents, direct)
 
 
 def _norms_by_rows(component: Component, seen: _Seen) -> Norm:
     def one(operands: list[Any], cotangents: list[Any]) -> Norm:
-        return norm_of_sum(
-            [factors(site, o, g) for site, o, g in zip(component.sites, operands, cotangents, strict=True)]
-        )
+        uses = [outer_products(site, o, g) for site, o, g in zip(component.sites, operands, cotangents, strict=True)]
+        return norm_of_sum(uses, component.square)
 
     return jax.vmap(one)(*_of(component.sites, seen))
 
 
-def _formed(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen, *, by_leaf: bool) -> Any:
+def _form(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen, *, by_leaf: bool) -> Any:
     """The gradient of every example, [B, ...], with respect to the component's sources in a list, or to its leaves."""
     pull = _pullback(plan, component, static)
 
     def one(operands: list[Any], cotangents: list[Any]) -> Any:
-        each = [gradient(site, o, g) for site, o, g in zip(component.sites, operands, cotangents, strict=True)]
+        each = [form_gradient(site, o, g) for site, o, g in zip(component.sites, operands, cotangents, strict=True)]
         formed = _by_source(component, each)
         return pull(formed) if by_leaf else formed
 
     return jax.vmap(one)(*_of(component.sites, seen))
 
 
-def _summed(
+def _sum_component(
     plan: Plan, component: Component, static: Sequence[Any], seen: _Seen, usable: Any, factor: Any
 ) -> dict[int, Any]:
     """The weighted sum of the gradients with respect to the component's leaves.
@@ -153,7 +158,7 @@ def _summed(
 
     operands, cotangents = _of(component.sites, seen)
     sums = [
-        summed_gradient(site, [select(a) for a in o], select(g, factor))
+        sum_gradients(site, [select(a) for a in o], select(g, factor))
         for site, o, g in zip(component.sites, operands, cotangents, strict=True)
     ]
     return _pullback(plan, component, static)(_by_source(component, sums))
@@ -166,9 +171,12 @@ def _pullback(plan: Plan, component: Component, static: Sequence[Any]) -> Callab
     """
     dtype = jnp.float32 if component.rearranged else None
 
+    def run(eqn: Eqn, operands: list[Any]) -> list[Any]:
+        return operands if component.rearranged and is_cast(eqn) else bind(eqn, operands)
+
     def sources(values: dict[int, Any]) -> list[Any]:
         args = [values.get(i, value) for i, value in enumerate(static)]
-        return evaluate(plan.jaxpr, plan.jaxpr.eqns, args, component.sources, uncast=component.rearranged)
+        return evaluate(plan.jaxpr, args, run, wanted=component.sources)
 
     values = {i: static[i].astype(dtype) if dtype else static[i] for i in component.leaves}
     shapes, pull = jax.vjp(sources, values)

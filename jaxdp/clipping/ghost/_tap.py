@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ...jaxprs import evaluate
 from ...jaxprs._jaxpr import (
     SCAN,
     Eqn,
@@ -21,7 +22,6 @@ from ...jaxprs._jaxpr import (
     rebuilt_scan,
     scan_parts,
 )
-from ._hoist import Env, read
 from ._plan import Path, Site
 
 Taps = dict[Path, Any]
@@ -50,23 +50,23 @@ def run_tapped(jaxpr: Opened, args: Sequence[Any], taps: Taps) -> tuple[list[Any
 
 
 def _run(jaxpr: Opened, args: Sequence[Any], taps: Taps, at: Path) -> tuple[list[Any], dict[Path, tuple[Any, ...]]]:
-    env: Env = dict(zip(jaxpr.constvars, jaxpr.consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
+    path_of = {id(eqn): (*at, number) for number, eqn in enumerate(jaxpr.eqns)}
     seen: dict[Path, tuple[Any, ...]] = {}
-    for number, eqn in enumerate(jaxpr.eqns):
-        path = (*at, number)
-        values = [read(env, v) for v in eqn.invars]
-        inside = {p: tap for p, tap in taps.items() if p[: len(path)] == path and p != path}
+
+    def tap(eqn: Eqn, values: list[Any]) -> list[Any]:
+        path = path_of[id(eqn)]
         if path in taps:
-            outs = [out + taps[path] for out in bind(eqn, values)]
             seen[path] = tuple(values)
-        elif inside:
-            run = _scan if eqn.primitive is SCAN else _remat
-            outs, inner = run(eqn, values, inside, path)
-            seen |= inner
-        else:
-            outs = bind(eqn, values)
-        env.update(zip(eqn.outvars, outs, strict=True))
-    return [read(env, v) for v in jaxpr.outvars], seen
+            return [out + taps[path] for out in bind(eqn, values)]
+        inside = {p: tap for p, tap in taps.items() if p[: len(path)] == path}
+        if not inside:
+            return bind(eqn, values)
+        run = _scan if eqn.primitive is SCAN else _remat
+        outs, inner = run(eqn, values, inside, path)
+        seen.update(inner)
+        return outs
+
+    return evaluate(jaxpr, args, tap), seen
 
 
 def _remat(eqn: Eqn, args: Sequence[Any], taps: Taps, path: Path) -> tuple[list[Any], Any]:

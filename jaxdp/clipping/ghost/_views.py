@@ -9,10 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jax.extend.core import primitives as p
-
-from ...jaxprs._jaxpr import Eqn
-from ._types import REAL
+from ...jaxprs._jaxpr import (
+    BROADCAST,
+    CAST,
+    CONCATENATE,
+    COPY,
+    RESHAPE,
+    REVERSE,
+    SQUEEZE,
+    TRANSPOSE,
+    Eqn,
+)
+from .rules import REAL
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ def of_output(eqn: Eqn, inputs: Sequence[Origin | None]) -> Origin:
     """The origin of what an equation on parameters gives; None stands for an input that depends on no parameter."""
     sources = [origin for origin in inputs if origin is not None]
     leaves = frozenset[int]().union(*(origin.leaves for origin in sources))
-    if eqn.primitive is p.concatenate_p:
+    if eqn.primitive is CONCATENATE:
         disjoint = sum(len(origin.leaves) for origin in sources) == len(leaves)
         return Origin(leaves, disjoint and all(o is not None and o.isometric for o in inputs), None)
     if len(inputs) != 1 or not sources[0].isometric:
@@ -59,25 +67,25 @@ def of_output(eqn: Eqn, inputs: Sequence[Origin | None]) -> Origin:
 def is_rearrangement(eqn: Eqn) -> bool:
     """Whether an equation only moves entries about or changes their type among those that rules take."""
     params: dict[str, Any] = eqn.params
-    if eqn.primitive is p.convert_element_type_p:
+    if eqn.primitive is CAST:
         return params["new_dtype"] in REAL
-    if eqn.primitive is p.broadcast_in_dim_p:
+    if eqn.primitive is BROADCAST:
         return len(eqn.invars) == 1 and eqn.invars[0].aval.size == eqn.outvars[0].aval.size
-    if eqn.primitive is p.reshape_p:
+    if eqn.primitive is RESHAPE:
         return params.get("dimensions") is None
-    return eqn.primitive in (p.transpose_p, p.squeeze_p, p.copy_p, p.rev_p)
+    return eqn.primitive in (TRANSPOSE, SQUEEZE, COPY, REVERSE)
 
 
 def _of_rearranged(eqn: Eqn, source: Origin) -> Origin:
     if not is_rearrangement(eqn):
         return Origin(source.leaves, False, None)
     view, shape = source.view, tuple(eqn.outvars[0].aval.shape)
-    if view is None or eqn.primitive is p.rev_p:
+    if view is None or eqn.primitive is REVERSE:
         return Origin(source.leaves, True, None)
-    if eqn.primitive is p.transpose_p:
+    if eqn.primitive is TRANSPOSE:
         axes = tuple(view.axes[i] for i in eqn.params["permutation"])
         return Origin(source.leaves, True, View(view.leaf, view.base, axes))
-    if eqn.primitive in (p.convert_element_type_p, p.copy_p):
+    if eqn.primitive in (CAST, COPY):
         return source
     straight = view.axes == tuple(range(len(view.axes)))
     return Origin(source.leaves, True, View(view.leaf, shape, tuple(range(len(shape)))) if straight else None)

@@ -11,13 +11,8 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 
-from ...jaxprs._jaxpr import CONV, Eqn
-from ._layout import Layout
-from ._rows import Dense, Factors
-from ._types import REAL
-
-NAME = "conv"
-OTHERS = REAL
+from ....jaxprs._jaxpr import CONV, Eqn
+from ._rule import Dense, Layout, OuterProducts, Rule
 
 
 def covers(eqn: Eqn, operand: int) -> bool:
@@ -42,10 +37,11 @@ def layout(eqn: Eqn, operand: int) -> Layout:
     )
 
 
-def factors(eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], cotangent: jax.Array) -> Factors:
-    """The factors of one example's gradient: the patches, and the output's cotangent as rows."""
-    patches = jnp.stack(list(_shifted_inputs(eqn, others[0])), axis=2)
-    return Factors(Dense(patches.reshape(how.stack, how.rows, how.left)), Dense(_right(eqn, how, cotangent)))
+def outer_products(
+    eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], cotangent: jax.Array
+) -> OuterProducts:
+    """The patches, and the output's cotangent as rows."""
+    return OuterProducts(Dense(_patches(eqn, how, others[0])), Dense(_right(eqn, how, cotangent)))
 
 
 def gradient(eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], cotangent: jax.Array) -> jax.Array:
@@ -55,12 +51,16 @@ def gradient(eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], c
     out_channel, in_channel, *window = eqn.params["dimension_numbers"].rhs_spec
     multiply = lambda left: jnp.einsum("etp,etd->epd", left, right, precision="highest")
     if kernel[in_channel] < 8:  # too few channels for a product of their own
-        formed = multiply(factors(eqn, operand, how, others, cotangent).left.rows)
+        formed = multiply(_patches(eqn, how, others[0]))
     else:
         formed = jnp.stack([multiply(left) for left in _shifted_inputs(eqn, others[0])], axis=1)
     formed = formed.reshape(how.stack, *(kernel[i] for i in window), kernel[in_channel], how.right)
     formed = jnp.moveaxis(formed, 0, -2).reshape(*formed.shape[1:-1], kernel[out_channel])
     return jnp.transpose(formed, _inverse((*window, in_channel, out_channel)))
+
+
+def _patches(eqn: Eqn, how: Layout, x: jax.Array) -> jax.Array:
+    return jnp.stack(list(_shifted_inputs(eqn, x)), axis=2).reshape(how.stack, how.rows, how.left)
 
 
 def _right(eqn: Eqn, how: Layout, cotangent: jax.Array) -> jax.Array:
@@ -88,3 +88,6 @@ def _shifted_inputs(eqn: Eqn, x: jax.Array) -> Iterator[jax.Array]:
 
 def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
     return tuple(permutation.index(i) for i in range(len(permutation)))
+
+
+CONVOLUTION = Rule(name="conv", covers=covers, layout=layout, outer_products=outer_products, gradient=gradient)

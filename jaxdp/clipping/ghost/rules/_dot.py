@@ -6,13 +6,8 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from ...jaxprs._jaxpr import DOT_GENERAL, Eqn
-from ._layout import Layout
-from ._rows import Dense, Factors
-from ._types import REAL
-
-NAME = "dot_general"
-OTHERS = REAL
+from ....jaxprs._jaxpr import DOT_GENERAL, Eqn
+from ._rule import Dense, Layout, OuterProducts, Rule
 
 
 def covers(eqn: Eqn, operand: int) -> bool:
@@ -36,8 +31,10 @@ def layout(eqn: Eqn, operand: int) -> Layout:
     )
 
 
-def factors(eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], cotangent: jax.Array) -> Factors:
-    """The factors of one example's gradient: the other operand, and the output's cotangent, as rows."""
+def outer_products(
+    eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], cotangent: jax.Array
+) -> OuterProducts:
+    """The other operand, and the output's cotangent, as rows."""
     axes = _Axes(eqn, operand)
     (other,) = others
     stack = [axes.batch.index(i) for i in how.stack_axes]
@@ -49,7 +46,7 @@ def factors(eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], co
     free = [second + axes.free.index(i) for i in how.right_axes]
     right = jnp.transpose(cotangent, (*stack, *range(first, first + theirs), *free))
     shape = (how.stack, how.rows)
-    return Factors(Dense(left.reshape(*shape, how.left)), Dense(right.reshape(*shape, how.right)))
+    return OuterProducts(Dense(left.reshape(*shape, how.left)), Dense(right.reshape(*shape, how.right)))
 
 
 class _Axes:
@@ -62,3 +59,6 @@ class _Axes:
         taken, other_taken = self.contract + self.batch, self.other_contract + self.other_batch
         self.free = tuple(i for i in range(eqn.invars[operand].aval.ndim) if i not in taken)
         self.other_free = tuple(i for i in range(eqn.invars[1 - operand].aval.ndim) if i not in other_taken)
+
+
+DOT = Rule(name="dot_general", covers=covers, layout=layout, outer_products=outer_products)

@@ -7,7 +7,7 @@ import jax
 
 from ...jaxprs._jaxpr import opened, trace
 from .._inputs import first_of, loss_of_example
-from ._hoist import hoisted
+from ._hoist import hoist
 from ._kinds import EXAMPLE, NEITHER, PARAMS
 from ._plan import Plan, make_plan
 
@@ -24,7 +24,7 @@ class Traced(NamedTuple):
     aux: Any
 
 
-def traced(
+def trace_loss(
     loss_fn: Callable[..., Any],
     has_aux: bool,
     params: Any,
@@ -55,4 +55,4 @@ def traced(
     jaxpr, (_, aux) = trace(one, params, example, key, shared)
     counts = [len(jax.tree.leaves(part)) for part in (params, (example, key), shared)]
     kinds = [PARAMS] * counts[0] + [EXAMPLE] * counts[1] + [NEITHER] * counts[2]
-    return Traced(make_plan(opened(hoisted(jaxpr, kinds)), kinds, groups), jax.tree.structure(aux))
+    return Traced(make_plan(opened(hoist(jaxpr, kinds)), kinds, groups), jax.tree.structure(aux))

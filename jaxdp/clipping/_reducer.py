@@ -1,0 +1,136 @@
+"""Walk examples in microbatches: memory for a few examples at a time, time for the examples that are there.
+
+Examples have positions, from 0 on: rows of a batch, or the examples of a draw in its order. The one reducer adds up what is
+computed for each microbatch, and keeps by position what is asked for. Its loop ends at the last position that is used: a
+Poisson batch, padded at its end, costs what its draw costs, and one compiled program serves every draw.
+
+Microbatches are faster, too, on a CPU: what one computes stays in the caches, and in memory that the process already has,
+where a large temporary is mapped afresh at every call. Each one costs a pass over the parameters, though.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int32, Key
+
+from ..sampling import Draw, rows_at
+
+_CPU_BYTES = 24 * 2**20  # from 32 MiB on, glibc maps a temporary anew at every call
+_FEW_EXAMPLES = 64
+
+
+class Examples(NamedTuple):
+    """Some examples, held at once: their rows [m, ...], bool [m], False for padding, and a key for each loss, or None."""
+
+    batch: Any
+    mask: Bool[Array, " m"]
+    keys: Key[Array, " m"] | None
+
+
+Take = Callable[
+    [Int32[Array, ""]], tuple[Any, Bool[Array, " m"]]
+]  # from the first position to rows [m, ...] and mask [m]
+
+
+def reduce_examples(
+    process: Callable[[Examples], tuple[Any, Any]],
+    examples_at: Callable[[Int32[Array, ""]], Examples],
+    *,
+    used: Int32[Array, ""],
+    positions: int,
+    microbatch_size: int,
+) -> tuple[Any, Any]:
+    """Process examples, as many at a time as `microbatch_size` says.
+
+    Args:
+        process: from a microbatch of m examples to a pytree that is added up over all, and one [m, ...] that is kept.
+        examples_at: the m examples from a position on, which is a multiple of m; masked beyond `used`.
+        used: int32 scalar. Positions from here on are not looked at, but for those of a microbatch begun before.
+        positions: how many there are.
+        microbatch_size: m.
+
+    Returns:
+        The sums, and what is kept, [positions, ...]: zeros where no microbatch came.
+    """
+
+    def process_at(start: Any) -> tuple[Any, Any]:
+        return process(examples_at(start))
+
+    def add(i: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        start = i * microbatch_size
+        added, kept = process_at(start)
+        write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
+        return jax.tree.map(jnp.add, carry[0], added), jax.tree.map(write, carry[1], kept)
+
+    microbatches = -(-positions // microbatch_size)
+    added, kept = jax.eval_shape(process_at, jnp.int32(0))
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), added)
+    empty = jax.tree.map(lambda leaf: jnp.zeros((microbatches * microbatch_size, *leaf.shape[1:]), leaf.dtype), kept)
+    added, kept = jax.lax.fori_loop(0, (used + microbatch_size - 1) // microbatch_size, add, (nothing, empty))
+    return added, jax.tree.map(lambda leaf: leaf[:positions], kept)
+
+
+def slice_batch(batch: Any, mask: Bool[Array, " B"], microbatch_size: int) -> tuple[Take, Int32[Array, ""]]:
+    """How to take the rows of a batch [B, ...], and how many positions are used: up to the last row that isn't masked.
+
+    The last slice is filled up with masked copies of the first row.
+    """
+    size = mask.shape[0]
+    missing = -(-size // microbatch_size) * microbatch_size - size
+    batch = jax.tree.map(lambda leaf: _append_copies_of_first_row(leaf, missing), batch)
+    used = jnp.max(jnp.where(mask, jnp.arange(1, size + 1, dtype=jnp.int32), 0))
+    padded = (batch, jnp.pad(mask, (0, missing)))
+
+    def take(start: Any) -> tuple[Any, Any]:
+        return jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, microbatch_size), padded)
+
+    return take, used
+
+
+def gather_drawn(data: Any, draw: Draw, microbatch_size: int) -> tuple[Take, Int32[Array, ""]]:
+    """How to take the examples of a draw out of data [n, ...], and how many there are. Padding is zeros: no record is in it."""
+    num_examples = jax.tree.leaves(data)[0].shape[0]
+    indices = jnp.pad(draw.indices, (0, microbatch_size), constant_values=num_examples)
+
+    def take(start: Any) -> tuple[Any, Any]:
+        chosen = jax.lax.dynamic_slice_in_dim(indices, start, microbatch_size)
+        mask = start + jnp.arange(microbatch_size, dtype=jnp.int32) < draw.size
+        return jax.tree.map(lambda leaf: rows_at(leaf, chosen), data), mask
+
+    return take, draw.size
+
+
+def usual_microbatch_size(examples: float, activations: int, parameters: int) -> int:
+    """How many examples to process at once where the user doesn't say.
+
+    Args:
+        examples: of the batch, as many as it usually has.
+        activations: bytes that are computed for one example.
+        parameters: bytes of all parameters together.
+
+    Returns:
+        The size of a microbatch: the batch in equal parts. On a CPU they need memory that the process keeps from call to call,
+        or more where that would leave a few examples for each pass over the parameters; elsewhere, a quarter of the device's.
+    """
+    if jax.default_backend() == "cpu":
+        wanted = _CPU_BYTES / max(activations, 1)
+        if wanted < _FEW_EXAMPLES:
+            wanted = min(_FEW_EXAMPLES, max(wanted, 10 * parameters / max(activations, 1)))
+    else:
+        wanted = _device_bytes() / 4 / max(activations, 1)
+    parts = math.ceil(examples / max(wanted, 1))
+    even = (n for n in range(parts, 2 * parts) if examples % n == 0)  # no padding, if there is a divisor nearby
+    return math.ceil(examples / next(even, parts))
+
+
+def _device_bytes() -> int:
+    statistics = jax.local_devices()[0].memory_stats() or {}
+    return statistics.get("bytes_limit", 16 * 2**30)
+
+
+def _append_copies_of_first_row(leaf: Any, copies: int) -> Any:
+    return jnp.concatenate([leaf, jnp.broadcast_to(leaf[:1], (copies, *leaf.shape[1:]))])

@@ -1,0 +1,148 @@
+r"""The rule of lookups: the gradient of a table has the output's cotangents at the entries that were looked up.
+
+Cotangents of lookups of the same entry are added up, and nothing else can meet: with the sums
+\(s_v = \sum_{t: e_t = v} g_t\) the squared norm is \(\sum_v \lVert s_v\rVert^2\). A float32 sum of k rows is off by at most
+\(\gamma_{k-1} \sum_t \lVert g_t\rVert\), which is added to the norm: nothing for an entry looked up once. Where all \(g_t\) are
+the same, as in a bag of words, it is \(\lVert g\rVert^2 \sum_v k_v^2\) with the counts \(k_v\).
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from ....jaxprs._jaxpr import GATHER, Eqn, Opened, is_cast, is_clipping, is_sum
+from ..._norm import UNIT_ROUNDOFF, sum_in_blocks, sum_in_blocks_error
+from ._rule import INDICES, Dense, Layout, OneHot, OuterProducts, Rule, widen_index
+
+_MOST_ENTRIES = 2**31 - 1  # an entry's number is an int32
+_COMPARE_ALL_PAIRS_BELOW = 256
+
+
+def covers(eqn: Eqn, operand: int) -> bool:
+    """Whether the rule covers this use: a gather of whole rows, out of a table that is not a batch of tables."""
+    if eqn.primitive is not GATHER or operand != 0:
+        return False
+    numbers, table = eqn.params["dimension_numbers"], eqn.invars[0].aval
+    looked_up = tuple(numbers.collapsed_slice_dims)
+    whole = all(
+        size == (1 if axis in looked_up else table.shape[axis]) for axis, size in enumerate(eqn.params["slice_sizes"])
+    )
+    counted = math.prod(table.shape[axis] for axis in looked_up) <= _MOST_ENTRIES
+    every = sorted(numbers.start_index_map) == list(looked_up)
+    return whole and counted and every and not numbers.operand_batching_dims
+
+
+def layout(eqn: Eqn, operand: int) -> Layout:
+    """Axes that are looked up are left (one entry of them is 1, the others 0), the rest right; lookups are rows."""
+    table, looked_up = eqn.invars[0].aval.shape, tuple(eqn.params["dimension_numbers"].collapsed_slice_dims)
+    kept = tuple(i for i in range(len(table)) if i not in looked_up)
+    return Layout(
+        stack_axes=(),
+        left_axes=looked_up,
+        right_axes=kept,
+        stack=1,
+        rows=math.prod(eqn.invars[1].aval.shape[:-1]),
+        left=math.prod(table[i] for i in looked_up),
+        right=math.prod(table[i] for i in kept),
+        fixed=looked_up if len(looked_up) > 1 else None,
+        one_hot=True,
+    )
+
+
+def outer_products(
+    eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], cotangent: jax.Array
+) -> OuterProducts:
+    """The entry that each lookup took, and the output's cotangent as rows."""
+    numbers, table = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
+    indices = widen_index(others[0].reshape(-1, others[0].shape[-1]))
+    by_axis = [indices[:, numbers.start_index_map.index(axis)] for axis in how.left_axes]
+    sizes = [table[axis] for axis in how.left_axes]
+    inside = jnp.ones(indices.shape[0], jnp.bool_)
+    if is_clipping(eqn):
+        by_axis = [jnp.clip(index, 0, size - 1) for index, size in zip(by_axis, sizes, strict=True)]
+    else:  # whatever was read there, the gradient of what lies outside is zero
+        for index, size in zip(by_axis, sizes, strict=True):
+            inside &= (index >= 0) & (index < size)
+    flat = jnp.zeros(indices.shape[0], jnp.int32)
+    for index, size in zip(by_axis, sizes, strict=True):
+        flat = flat * size + index.astype(jnp.int32)
+    # Output axes named in `offset_dims` are those of the kept axes in order; all others are the lookups'.
+    kept = sorted(set(range(len(table))) - set(numbers.collapsed_slice_dims))
+    at = dict(zip(kept, numbers.offset_dims, strict=True))
+    lookups = [i for i in range(cotangent.ndim) if i not in numbers.offset_dims]
+    right = jnp.transpose(cotangent, (*lookups, *(at[axis] for axis in how.right_axes)))
+    return OuterProducts(OneHot(jnp.where(inside, flat, -1)[None]), Dense(right.reshape(1, how.rows, how.right)))
+
+
+def equal_cotangents(eqn: Eqn, body: Opened) -> bool:
+    """Whether nothing of a lookup's output is used but its sum over the lookups, as in a bag of words."""
+    out = eqn.outvars[0]
+    lookups = tuple(i for i in range(out.aval.ndim) if i not in eqn.params["dimension_numbers"].offset_dims)
+    while True:
+        users = [user for user in body.eqns if out in user.invars]
+        if len(users) != 1 or out in body.outvars:
+            return False
+        if not is_cast(users[0]):
+            return is_sum(users[0], lookups)
+        out = users[0].outvars[0]
+
+
+def square(uses: Sequence[OuterProducts]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The square of the norm of the gradient by several lookups in one table, and its error.
+
+    Args:
+        uses: the entries, and the cotangents: one row, if they are all the same.
+
+    Returns:
+        float32 scalars; NaN or inf where a row has a NaN or infinite entry.
+    """
+    join = lambda parts: jnp.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
+    entry = join([use.left.entry for use in uses if isinstance(use.left, OneHot)])
+    rows = join([use.right.rows for use in uses if isinstance(use.right, Dense)])
+    if rows.shape[1] < entry.shape[1]:
+        squares = jax.vmap(_squared_counts)(entry) * sum_in_blocks(jnp.square(rows[:, 0]))
+        bound = sum_in_blocks_error(rows.shape[2]) + sum(entry.shape) * UNIT_ROUNDOFF
+        return jnp.sum(squares), jnp.sum(squares) * jnp.float32(bound)
+    inside = (entry >= 0).astype(jnp.float32)
+    add_up = jax.vmap(lambda group, values: jnp.zeros_like(values).at[group].add(values))
+    group = jax.vmap(_groups)(entry)
+    sums = add_up(group, rows * inside[:, :, None])
+    repeats = jnp.maximum(add_up(group, inside) - 1, 0)
+    off = repeats * add_up(group, Dense(rows).lengths() * inside)
+    square = sum_in_blocks(sums.reshape(1, -1) ** 2)[0]
+    missing = jnp.sqrt(jnp.sum(jnp.square(off))) * jnp.float32(1.01 * UNIT_ROUNDOFF / (1 - entry.size * UNIT_ROUNDOFF))
+    error = square * jnp.float32(sum_in_blocks_error(sums.size))
+    return square, error + missing * (2.02 * jnp.sqrt(square) + missing)
+
+
+def _squared_counts(entry: Int[Array, " T"]) -> Float[Array, ""]:
+    """Σ_v k_v², which is the number of pairs of lookups of the same entry."""
+    inside = entry >= 0
+    if entry.size <= _COMPARE_ALL_PAIRS_BELOW:
+        return jnp.sum((entry[:, None] == entry[None, :]) & inside[None, :], dtype=jnp.int32).astype(jnp.float32)
+    return jnp.sum(jnp.square(jnp.zeros(entry.size, jnp.float32).at[_groups(entry)].add(inside.astype(jnp.float32))))
+
+
+def _groups(entry: Int[Array, " T"]) -> Int[Array, " T"]:
+    """A number below T for each lookup, the same for lookups of the same entry and for no others."""
+    if entry.size <= _COMPARE_ALL_PAIRS_BELOW:
+        first = jnp.argmax(entry[:, None] == entry[None, :], axis=1)  # unlike a minimum, it fuses with the comparison
+        return first.astype(jnp.int32)
+    order = jnp.argsort(entry)
+    ordered = entry[order]
+    starts = jnp.concatenate([jnp.zeros(1, jnp.int32), (ordered[1:] != ordered[:-1]).astype(jnp.int32)])
+    return jnp.zeros(entry.size, jnp.int32).at[order].set(jnp.cumsum(starts))
+
+
+LOOKUP = Rule(
+    name="lookup",
+    covers=covers,
+    layout=layout,
+    outer_products=outer_products,
+    types=INDICES,
+    square=square,
+    equal_cotangents=equal_cotangents,
+)
