@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class StatedRun(SampledRun, Protocol):
-    """What a statement reads of a run; `jaxdp.DPSGD` has it."""
+    """A run as a statement reads it; `jaxdp.DPSGD` is one."""
 
     @property
     def clip_norm(self) -> float: ...
