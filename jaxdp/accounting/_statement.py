@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class StatedRun(SampledRun, Protocol):
-    """What a statement reads of a run; `jaxdp.DPSGD` has it."""
+    """A run as a statement reads it; `jaxdp.DPSGD` is one."""
 
     @property
     def clip_norm(self) -> float: ...
@@ -130,9 +130,9 @@ def _ledger(run: StatedRun, delta: float, made: int, before: Ledger) -> list[str
 
 def _sampling(run: StatedRun, delta: float, made: int) -> str:
     text = run.sampling.in_words(run)
-    poisson = run.as_poisson()
-    if run.sampling.amplified or made == 0 or poisson.adjacency == "replace_one":
+    if run.sampling.amplified or made == 0 or run.adjacency == "replace_one":
         return text + "."
+    poisson = run.as_poisson()
     other = event_epsilon(poisson.event_of(made), delta=delta, adjacency=poisson.adjacency)
     return text + (
         "; that is why epsilon is so large. With Poisson sampling, the same batch size, noise and steps would cost "

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     SamplingName = str
 else:
     SamplingName = Literal[sampling.NAMES]  # which a command's help lists
+
 Options = TypeVar("Options")
 _PLACE_AND_SPEED = ("output", "resume", "device", "microbatch_size", "seed")  # on which no draw depends
 _MAY_CHANGE = ("output", "resume", "device", "microbatch_size")  # when a run is resumed

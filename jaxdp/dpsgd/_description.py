@@ -1,4 +1,4 @@
-"""What a step reads of a run: `DPSGD` has it. A step and its state know this much of a run, and a run knows its step."""
+"""A run as a step reads it: a step and its state know this much of a run, and `DPSGD` makes the step."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable

@@ -172,12 +172,24 @@ class DPSGD:
             raise UsageError(
                 f"steps={steps} exceeds the run's steps={self.steps}: describe a longer run with jaxdp.DPSGD"
             )
+        self._check_division()
         event = self.sampling.event(self, max(steps, 1))  # refuses what has none, however few the steps
         if steps > 0:
             return event
         from dp_accounting import NoOpDpEvent
 
         return NoOpDpEvent()
+
+    def _check_division(self) -> None:
+        """Refuse a rule that leaves a part of a Gaussian mechanism for a count, where the sum's noise isn't accounted as one."""
+        of_sum, total = self.noise_multiplier_of_sum, self.noise_multiplier
+        if of_sum == total:
+            return
+        if any(self.noise.event(sigma) != _GAUSSIAN.event(sigma) for sigma in (total, of_sum)):
+            raise UsageError(
+                f"rule={self.rule!r} with noise={self.noise!r}: the rule's count and the sum are known as one mechanism under "
+                "Gaussian noise alone; give jaxdp.noise.Gaussian(), or a rule without a count"
+            )
 
     def ledger(self, steps: int | None = None, *, nonce: str | None = None) -> accounting.Ledger:
         """The run as a ledger of one entry, for as many of its steps as were made; all by default.

@@ -45,7 +45,7 @@ class RunKeys(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """What a step takes and gives: everything that a run needs to go on.
+    """The state of a run between two steps: everything that it needs to go on.
 
     Go on from a state once. The noise of a step follows from `noise_state`: a copy of a state, stepped again on other data or
     other parameters, gets the same noise, whatever its `keys`, and the difference of both outputs has none. That can't be seen (a
@@ -86,7 +86,7 @@ class TrainState(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """What a step saw of the training data; not covered by the run's epsilon.
+    """A step's view of the training data; not covered by the run's epsilon.
 
     Attributes:
         examples: int32 scalar. How many examples were drawn.
@@ -102,7 +102,7 @@ class StepMetrics(NamedTuple):
 
 
 class PrivateStep:
-    """What `DPSGD.make_step` returns: `init` makes a state, a call makes one step, `many` makes several in one program.
+    """The step that `DPSGD.make_step` returns: `init` makes a state, a call makes one step, `many` makes several in one program.
 
     The arrays of a state are donated: after `state, metrics = step(state, data)` the old state is gone.
     """

@@ -73,7 +73,7 @@ class Gaussian:
         return GaussianDpEvent(sigma)
 
     def in_words(self, noise_multiplier: float) -> str:
-        """What was added to the sum, for a statement."""
+        """The noise in a statement."""
         return f"Gaussian noise of standard deviation {noise_multiplier:.6g} times that norm"
 
     def label(self, noise_multiplier: float) -> str:

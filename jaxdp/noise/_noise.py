@@ -1,4 +1,4 @@
-"""What a noise is: a frozen value that hides a sum, with a state of its own and an event that says what it costs."""
+"""The contract of a noise: a frozen value that hides a sum, with a state of its own and an event that says what it costs."""
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -47,11 +47,11 @@ class Noise(Protocol):
         ...
 
     def event(self, noise_multiplier: float) -> "DpEvent":
-        """What one update costs, of sums that one record moves by 1, at `scale=noise_multiplier`: an event of dp-accounting."""
+        """The dp-accounting event of one update, of a sum that one record moves by 1, at `scale=noise_multiplier`."""
         ...
 
     def in_words(self, noise_multiplier: float) -> str:
-        """What was added to the sum, for a statement: "Gaussian noise of standard deviation 1.1 times that norm"."""
+        """The noise in a statement: "Gaussian noise of standard deviation 1.1 times that norm"."""
         ...
 
     def label(self, noise_multiplier: float) -> str:

@@ -32,7 +32,7 @@ _TREES = ("opt_state", "rule_state", "noise_state")  # of a state, beside its pa
 
 
 class Checkpoint(NamedTuple):
-    """What is saved: the state, its ledger with it; the totals so far of the epoch under way; and the parameters to predict with,
+    """A state as it is saved, its ledger with it; the totals so far of the epoch under way; and the parameters to predict with,
     where they are not the state's own."""
 
     state: TrainState

@@ -1,4 +1,4 @@
-"""What a person sees: the progress bar while a run goes on, and the table at its end."""
+"""The progress bar while a run goes on, and the table at its end."""
 
 import time
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What a sampler gives: a draw at the shape of all examples, or cut to a padded batch for a loop of the user's own."""
+"""A sampler's draws: at the shape of all examples, or cut to a padded batch for a loop of the user's own."""
 
 import collections
 import itertools
@@ -38,7 +38,7 @@ class PaddedBatch(NamedTuple):
 
 @runtime_checkable
 class Sampler(Protocol):
-    """What every sampler has. `usual_size` is a size that few draws exceed; `steps` how many batches an iteration gives."""
+    """The contract of a sampler. `usual_size` is a size that few draws exceed; `steps` how many batches an iteration gives."""
 
     @property
     def num_examples(self) -> int: ...

@@ -1,4 +1,4 @@
-"""What a sampling is: a frozen value that says who is in a batch, and what that is worth to the accountants."""
+"""The contract of a sampling: a frozen value that says who is in a batch, and what that is worth to the accountants."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class SampledRun(Protocol):
-    """What a sampling reads of a run; `jaxdp.DPSGD` has it."""
+    """A run as a sampling reads it; `jaxdp.DPSGD` is one."""
 
     @property
     def num_examples(self) -> int: ...

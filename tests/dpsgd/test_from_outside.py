@@ -175,6 +175,10 @@ def test_what_does_not_go_together_is_refused_naming_both() -> None:
             jaxdp.UsageError, match=rf"sampling='{run.sampling.name}' with noise=LaplaceOnly\(times=2\.0\)"
         ):
             _ = run.event
+    quantile = jaxdp.clipping.Quantile(count_noise=5.0)
+    with pytest.raises(jaxdp.UsageError, match=r"rule=Quantile.* with noise=Louder\(times=1\.5\): the rule's count"):
+        a_run(rule=quantile).epsilon(delta=1e-3)
+    assert a_run(rule=quantile, noise=Louder(1.0)).event == a_run(noise=Gaussian()).event
     with pytest.raises(jaxdp.UsageError, match="has no 30 parts"):
         a_run(sampling=Sparser(30))
     with pytest.raises(jaxdp.UsageError, match="sampling='sparser' can't be accounted under adjacency='replace_one'"):

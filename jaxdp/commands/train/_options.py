@@ -1,4 +1,4 @@
-"""What a user can ask of `jaxdp train`."""
+"""The options of `jaxdp train`."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a run does where the user doesn't say: a recipe for each model.
+"""A recipe for each model: the numbers of a run where the user gives none.
 
 The private CNN's was chosen on 10,000 of MNIST's training examples, held back as `jaxdp train --holdout 10000` does, never
 on the test set: among batch sizes 256 to 4096, learning rates, clip norms 0.05 to 1, schedules and initialisations at ε = 1.

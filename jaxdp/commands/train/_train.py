@@ -269,7 +269,6 @@ class _Job:
         delta = self.options.delta
         able = accountants_of(run.event, run.adjacency)
         spent = {name: run.spent(delta=delta, accountant=name) for name in ("rdp", "pld") if name in able}
-        shared = ("noise_multiplier", "clip_norm", "adjacency")
         alone = min(each.epsilon for each in spent.values())
         return {
             "epsilon": {name: each.epsilon for name, each in spent.items()},
@@ -277,8 +276,10 @@ class _Job:
             "delta": delta,
             "order": spent["rdp"].order if "rdp" in spent else None,
             "total_epsilon": self._ledger(run).total(delta=delta).epsilon if self.spent_before.entries else alone,
+            "noise_multiplier": run.noise_multiplier,
+            "clip_norm": run.clip_norm,
             "sampling": run.sampling.name,
-            **{name: getattr(run, name) for name in shared},
+            "adjacency": run.adjacency,
         }
 
     def _publish(self) -> None:
