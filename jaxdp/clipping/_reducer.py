@@ -31,9 +31,8 @@ class Examples(NamedTuple):
     keys: Key[Array, " m"] | None
 
 
-Take = Callable[
-    [Int32[Array, ""]], tuple[Any, Bool[Array, " m"]]
-]  # from the first position to rows [m, ...] and mask [m]
+# From the first position to the rows [m, ...] of the examples there and a mask [m].
+Take = Callable[[Int32[Array, ""]], tuple[Any, Bool[Array, " m"]]]
 
 
 def reduce_examples(

@@ -33,7 +33,7 @@ from ..clipping import (
     per_example_values_and_grads,
 )
 from ..clipping.ghost import explain
-from ..jaxprs._jaxpr import opened, subjaxprs
+from ..jaxprs._jaxpr import parts_of, subjaxprs
 
 ROWS = 2
 _LIMITS = (
@@ -288,7 +288,7 @@ def _epsilon(eqns: Any) -> float:
         for var in eqn.outvars:
             if jnp.issubdtype(getattr(var.aval, "dtype", jnp.int32), jnp.floating):
                 found = max(found, float(jnp.finfo(var.aval.dtype).eps))
-        found = max([found, *(_epsilon(opened(body).eqns) for body in subjaxprs(eqn))])
+        found = max([found, *(_epsilon(parts_of(body).eqns) for body in subjaxprs(eqn))])
     return found
 
 

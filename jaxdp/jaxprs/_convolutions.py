@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ._evaluate import evaluate
-from ._jaxpr import CONV, Eqn, Jaxpr, bind, opened, subjaxprs, trace, with_subjaxprs
+from ._jaxpr import CONV, Eqn, Jaxpr, bind, parts_of, replace_subjaxprs, subjaxprs, trace
 
 
 def with_ordered_convolutions(fn: Callable[..., Any], *args: Any) -> Any:
@@ -27,18 +27,18 @@ def _run(jaxpr: Jaxpr, args: Sequence[Any]) -> list[Any]:
     def with_ordered(eqn: Eqn, values: list[Any]) -> list[Any]:
         return [_ordered(eqn, *values)] if eqn.primitive is CONV else bind(_with_ordered_bodies(eqn), values)
 
-    return evaluate(opened(jaxpr), args, with_ordered)
+    return evaluate(parts_of(jaxpr), args, with_ordered)
 
 
 def _with_ordered_bodies(eqn: Eqn) -> Eqn:
     if not any(_has_convolution(body) for body in subjaxprs(eqn)):
         return eqn
-    return with_subjaxprs(eqn, lambda body, *args: _run(body, args))
+    return replace_subjaxprs(eqn, lambda body, *args: _run(body, args))
 
 
 def _has_convolution(jaxpr: Jaxpr) -> bool:
     return any(
-        eqn.primitive is CONV or any(_has_convolution(body) for body in subjaxprs(eqn)) for eqn in opened(jaxpr).eqns
+        eqn.primitive is CONV or any(_has_convolution(body) for body in subjaxprs(eqn)) for eqn in parts_of(jaxpr).eqns
     )
 
 

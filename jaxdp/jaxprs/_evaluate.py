@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ._jaxpr import Eqn, Literal, Opened, Var, bind
+from ._jaxpr import Eqn, JaxprParts, Literal, Var, bind
 
 Hook = Callable[[Eqn, list[Any]], Sequence[Any]]
 
 
 def evaluate(
-    jaxpr: Opened,
+    jaxpr: JaxprParts,
     args: Sequence[Any],
     hook: Hook = bind,
     *,

@@ -14,7 +14,7 @@ from jax._src import source_info_util
 from jax.extend import core
 from jax.extend.core import primitives as p
 
-Jaxpr = Any  # open or closed, as the two differ between releases of JAX; `opened` gives the parts
+Jaxpr = Any  # open or closed, as the two differ between releases of JAX; `parts_of` gives the parts
 Eqn = Any  # a JaxprEqn; JAX declares less of it than it has
 Var = Any  # a jaxpr's variable, likewise
 Literal = core.Literal
@@ -28,7 +28,7 @@ CAST, BROADCAST, RESHAPE, TRANSPOSE = p.convert_element_type_p, p.broadcast_in_d
 SQUEEZE, COPY, REVERSE, CONCATENATE = p.squeeze_p, p.copy_p, p.rev_p, p.concatenate_p
 
 
-class Opened(NamedTuple):
+class JaxprParts(NamedTuple):
     """A jaxpr's equations and variables, with the values of its constants."""
 
     eqns: Sequence[Eqn]
@@ -41,15 +41,15 @@ class Opened(NamedTuple):
 class ScanParts(NamedTuple):
     """How the operands of a scan divide, and what its body is."""
 
-    body: Opened
+    body: JaxprParts
     num_consts: int
     num_carry: int
 
 
-def opened(jaxpr: Jaxpr) -> Opened:
+def parts_of(jaxpr: Jaxpr) -> JaxprParts:
     """The parts of an open or closed jaxpr."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
-    return Opened(inner.eqns, inner.constvars, inner.invars, inner.outvars, getattr(jaxpr, "consts", ()))
+    return JaxprParts(inner.eqns, inner.constvars, inner.invars, inner.outvars, getattr(jaxpr, "consts", ()))
 
 
 def trace(fn: Callable[..., Any], *args: Any) -> tuple[Jaxpr, Any]:
@@ -69,10 +69,10 @@ def scan_parts(eqn: Eqn) -> ScanParts:
         consts, carry = eqn.params["num_consts"], eqn.params["num_carry"]
     else:  # since JAX 0.12
         consts, carry, _ = (len(part) for part in eqn.params["ft_in"].unpack())
-    return ScanParts(opened(eqn.params["jaxpr"]), consts, carry)
+    return ScanParts(parts_of(eqn.params["jaxpr"]), consts, carry)
 
 
-def rebuilt_scan(eqn: Eqn, body: Callable[..., Any], init: Any, xs: Any) -> Any:
+def rebuild_scan(eqn: Eqn, body: Callable[..., Any], init: Any, xs: Any) -> Any:
     """`jax.lax.scan` over `body` with the settings of a scan equation."""
     keep = {
         name: eqn.params[name] for name in ("length", "reverse", "unroll", "_split_transpose") if name in eqn.params
@@ -80,7 +80,7 @@ def rebuilt_scan(eqn: Eqn, body: Callable[..., Any], init: Any, xs: Any) -> Any:
     return jax.lax.scan(body, init, xs, **keep)
 
 
-def rebuilt_remat(eqn: Eqn, fn: Callable[..., Any]) -> Callable[..., Any]:
+def rebuild_remat(eqn: Eqn, fn: Callable[..., Any]) -> Callable[..., Any]:
     """`jax.checkpoint` of `fn` with the settings of a remat equation."""
     return jax.checkpoint(fn, prevent_cse=eqn.params["prevent_cse"], policy=eqn.params["policy"])
 
@@ -108,11 +108,11 @@ def subjaxprs(eqn: Eqn) -> list[Jaxpr]:
     return [value for value in values if _is_jaxpr(value)]
 
 
-def with_subjaxprs(eqn: Eqn, run: Callable[..., Sequence[Any]]) -> Eqn:
+def replace_subjaxprs(eqn: Eqn, run: Callable[..., Sequence[Any]]) -> Eqn:
     """The equation with each of its jaxprs replaced by the trace of `run(jaxpr, *args)`, of the same inputs and outputs."""
 
     def traced(jaxpr: Jaxpr) -> Jaxpr:
-        new, _ = trace(lambda *args: list(run(jaxpr, *args)), *(_shape(v) for v in opened(jaxpr).invars))
+        new, _ = trace(lambda *args: list(run(jaxpr, *args)), *(_shape(v) for v in parts_of(jaxpr).invars))
         return new if hasattr(jaxpr, "jaxpr") else new.jaxpr
 
     def replaced(value: Any) -> Any:
@@ -132,7 +132,7 @@ def as_written(eqn: Eqn) -> AbstractContextManager[Any]:
 
 def known_operands(jaxpr: Jaxpr) -> Iterator[tuple[Any, Any]]:
     """Each operand that is known before anything runs, with its equation's primitive, bodies of calls and loops included."""
-    parts = opened(jaxpr)
+    parts = parts_of(jaxpr)
     known = dict(zip(parts.constvars, parts.consts, strict=False))
     for eqn in parts.eqns:
         for atom in eqn.invars:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxdp.jaxprs._convolutions import with_ordered_convolutions
-from jaxdp.jaxprs._jaxpr import CONV, opened, subjaxprs
+from jaxdp.jaxprs._jaxpr import CONV, parts_of, subjaxprs
 
 X = jax.random.normal(jax.random.key(0), (4, 6, 7, 8))
 KERNEL = jax.random.normal(jax.random.key(1), (3, 2, 4, 6))
@@ -75,7 +75,7 @@ def test_ordered_convolutions_give_the_same_values_and_are_all_in_order(fn: Any)
 
 
 def convolutions(jaxpr: Any) -> Any:
-    for eqn in opened(jaxpr).eqns:
+    for eqn in parts_of(jaxpr).eqns:
         if eqn.primitive is CONV:
             yield eqn
         for body in subjaxprs(eqn):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...jaxprs._jaxpr import SCAN, Eqn, Opened, opened, subjaxprs
+from ...jaxprs._jaxpr import SCAN, Eqn, JaxprParts, parts_of, subjaxprs
 from ._kinds import EXAMPLE, Kind, kinds_of
 from .rules import Layout
 
@@ -76,7 +76,7 @@ def choose(layouts: Sequence[Layout], entries: int, *, aligned: bool, together: 
     return Choice("formed", gradient, entries, "cheaper than the products of all pairs of rows")
 
 
-def activations(jaxpr: Opened, kinds: Sequence[Kind]) -> int:
+def activations(jaxpr: JaxprParts, kinds: Sequence[Kind]) -> int:
     """Bytes that a forward and a backward pass need for one example, about: half of what the loss computes, in float32.
 
     The compiler fuses the rest away. The temporary memory of the benchmarks' models is 0.7 to 3 times this.
@@ -95,5 +95,5 @@ def activations(jaxpr: Opened, kinds: Sequence[Kind]) -> int:
 def _computed(eqn: Eqn) -> int:
     """Array elements that an equation computes, with those of all steps of a loop."""
     steps = eqn.params["length"] if eqn.primitive is SCAN else 1
-    inside = sum(_computed(inner) for body in subjaxprs(eqn) for inner in opened(body).eqns)
+    inside = sum(_computed(inner) for body in subjaxprs(eqn) for inner in parts_of(body).eqns)
     return sum(v.aval.size for v in eqn.outvars) + steps * inside

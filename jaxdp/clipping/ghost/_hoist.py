@@ -17,15 +17,15 @@ from ...jaxprs._jaxpr import (
     SCAN,
     Eqn,
     Jaxpr,
+    JaxprParts,
     Literal,
-    Opened,
     Var,
     as_written,
     bind,
     inner_jaxpr,
-    opened,
-    rebuilt_remat,
-    rebuilt_scan,
+    parts_of,
+    rebuild_remat,
+    rebuild_scan,
     scan_parts,
     trace,
 )
@@ -42,19 +42,19 @@ def hoist(jaxpr: Jaxpr, kinds: Sequence[Kind]) -> Jaxpr:
     Returns:
         A closed jaxpr over the same inputs, with the same outputs.
     """
-    whole = opened(jaxpr)
+    whole = parts_of(jaxpr)
     shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in whole.invars]
     return trace(lambda *args: _run(whole, args, kinds), *shapes)[0]
 
 
-def _run(jaxpr: Opened, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
+def _run(jaxpr: JaxprParts, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
     known = kinds_of(jaxpr, kinds)
     return evaluate(jaxpr, args, lambda eqn, values: _rewrite(eqn, values, [known.of(v) for v in eqn.invars]))
 
 
 def _rewrite(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
     if eqn.primitive in INLINED:
-        return _run(opened(inner_jaxpr(eqn)), args, kinds)
+        return _run(parts_of(inner_jaxpr(eqn)), args, kinds)
     meets = any(kind & PARAMS for kind in kinds) and any(kind & EXAMPLE for kind in kinds)
     if eqn.primitive is SCAN and meets:
         return _scan(eqn, args, kinds)
@@ -64,7 +64,7 @@ def _rewrite(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
 
 
 def _remat(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
-    body = opened(hoist(inner_jaxpr(eqn), kinds))
+    body = parts_of(hoist(inner_jaxpr(eqn), kinds))
     work = _HoistableWork(body, kinds)
     moved = work.values(work.moved, args)
 
@@ -72,7 +72,7 @@ def _remat(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
         return work.rest(args, dict(zip(work.moved, moved, strict=True)))
 
     with as_written(eqn):
-        return list(rebuilt_remat(eqn, rest)(list(args), moved))
+        return list(rebuild_remat(eqn, rest)(list(args), moved))
 
 
 def _scan(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
@@ -84,7 +84,7 @@ def _scan(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
     inside = list(scan_kinds(eqn, [NEITHER if i in fixed else kind for i, kind in enumerate(kinds)])[0])
     for i in fixed:
         inside[i] = PARAMS
-    body = opened(hoist(eqn.params["jaxpr"], inside))
+    body = parts_of(hoist(eqn.params["jaxpr"], inside))
 
     consts = [i for i in range(len(args)) if i < carries.start or i in fixed]
     carried = [i for i in carries if i not in fixed]
@@ -112,7 +112,7 @@ def _scan(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
             return [outs[i - carries.start] for i in carried], outs[parts.num_carry :]
 
         init = [args[i] for i in carried]
-        ends, stacks = rebuilt_scan(eqn, step, init, ([args[i] for i in scanned], step_stacks))
+        ends, stacks = rebuild_scan(eqn, step, init, ([args[i] for i in scanned], step_stacks))
     final = dict(zip(carried, ends, strict=True))
     return [final.get(i, args[i]) for i in carries] + list(stacks)
 
@@ -124,7 +124,7 @@ class _HoistableWork:
         moved: the variables that the rest of the body needs from that part.
     """
 
-    def __init__(self, body: Opened, inputs: Sequence[Kind]) -> None:
+    def __init__(self, body: JaxprParts, inputs: Sequence[Kind]) -> None:
         self._body = body
         kind: dict[Var, Kind] = dict.fromkeys(body.constvars, NEITHER)
         kind.update(zip(body.invars, inputs, strict=True))

@@ -6,7 +6,7 @@ meets one that depends on the example, per-example gradients begin.
 
 from collections.abc import Sequence
 
-from ...jaxprs._jaxpr import INLINED, REMAT, SCAN, Eqn, Literal, Opened, Var, inner_jaxpr, opened, scan_parts
+from ...jaxprs._jaxpr import INLINED, REMAT, SCAN, Eqn, JaxprParts, Literal, Var, inner_jaxpr, parts_of, scan_parts
 
 Kind = int
 NEITHER, PARAMS, EXAMPLE, BOTH = 0, 1, 2, 3  # a set of two bits: joining is `|`
@@ -20,7 +20,7 @@ class Kinds(dict[Var, Kind]):
         return NEITHER if isinstance(atom, Literal) else self[atom]
 
 
-def kinds_of(jaxpr: Opened, inputs: Sequence[Kind]) -> Kinds:
+def kinds_of(jaxpr: JaxprParts, inputs: Sequence[Kind]) -> Kinds:
     """The kind of each variable, given those of the inputs; constants depend on neither."""
     kinds = Kinds(dict.fromkeys(jaxpr.constvars, NEITHER))
     kinds.update(zip(jaxpr.invars, inputs, strict=True))
@@ -34,7 +34,7 @@ def output_kinds(eqn: Eqn, inputs: Sequence[Kind]) -> list[Kind]:
     if eqn.primitive is SCAN:
         return scan_kinds(eqn, inputs)[1]
     if eqn.primitive is REMAT or eqn.primitive in INLINED:
-        inner = opened(inner_jaxpr(eqn))
+        inner = parts_of(inner_jaxpr(eqn))
         kinds = kinds_of(inner, inputs)
         return [kinds.of(v) for v in inner.outvars]
     joined = NEITHER

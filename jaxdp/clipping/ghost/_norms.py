@@ -16,7 +16,7 @@ with m the additions of the outer sum, and this is added before the root is take
 by parts in a million; with it, the example is clipped harder than need be.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -27,8 +27,7 @@ from .._clip import Norm
 from .._norm import UNIT_ROUNDOFF, gamma, sum_in_blocks, sum_in_blocks_error
 from .._powers import exponent_of, times_power_of_two
 from .rules import Dense, OneHot, OuterProducts
-
-Square = Callable[[Sequence[OuterProducts]], tuple[Float[Array, ""], Float[Array, ""]]]
+from .rules._rule import Square
 
 
 def norm_of_sum(uses: Sequence[OuterProducts], square: Square | None = None) -> Norm:

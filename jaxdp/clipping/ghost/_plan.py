@@ -15,20 +15,20 @@ from ...jaxprs._jaxpr import (
     SCAN,
     STOP_GRADIENT,
     Eqn,
+    JaxprParts,
     Literal,
-    Opened,
     Var,
     inner_jaxpr,
-    opened,
+    parts_of,
     scan_parts,
     source_line,
 )
 from . import rules
 from ._cost import Choice, activations, choose
 from ._kinds import BOTH, EXAMPLE, NEITHER, PARAMS, Kind, output_kinds, scan_kinds
-from ._norms import Square
 from ._views import Origin, of_leaf, of_output
 from .rules import Layout, Rule
+from .rules._rule import Square
 
 Path = tuple[int, ...]
 
@@ -133,7 +133,7 @@ class Plan:
         activations: bytes that one example needs, about.
     """
 
-    jaxpr: Opened
+    jaxpr: JaxprParts
     components: tuple[Component, ...]
     direct: dict[int, tuple[DirectUse, ...]]
     unused: tuple[int, ...]
@@ -146,7 +146,7 @@ class Plan:
         return {site.path: site for component in self.components for site in component.sites}
 
 
-def make_plan(jaxpr: Opened, kinds: Sequence[Kind], groups: Sequence[int]) -> Plan:
+def make_plan(jaxpr: JaxprParts, kinds: Sequence[Kind], groups: Sequence[int]) -> Plan:
     """The plan for a loss.
 
     Args:
@@ -202,7 +202,7 @@ class _Scope:
 class _Walk:
     """One walk over the loss, into loops, that collects every use of every leaf."""
 
-    def __init__(self, jaxpr: Opened, kinds: Sequence[Kind]) -> None:
+    def __init__(self, jaxpr: JaxprParts, kinds: Sequence[Kind]) -> None:
         self.sites: list[Site] = []
         self.direct: dict[int, list[DirectUse]] = {}
         self.origins: dict[Var, Origin] = {}
@@ -218,7 +218,7 @@ class _Walk:
         if scope.kind(loss) == PARAMS:
             self._use_directly(scope.uses[loss].source, "the loss itself", "", 1)
 
-    def _equations(self, jaxpr: Opened, scope: _Scope) -> None:
+    def _equations(self, jaxpr: JaxprParts, scope: _Scope) -> None:
         for number, eqn in enumerate(jaxpr.eqns):
             inputs = [scope.kind(v) for v in eqn.invars]
             meets = any(kind & EXAMPLE for kind in inputs)
@@ -237,7 +237,7 @@ class _Walk:
             scope.kinds.update(zip(eqn.outvars, outs, strict=True))
 
     def _meeting(
-        self, eqn: Eqn, params: list[int], inputs: list[Kind], scope: _Scope, body: Opened, number: int
+        self, eqn: Eqn, params: list[int], inputs: list[Kind], scope: _Scope, body: JaxprParts, number: int
     ) -> None:
         path = (*scope.path, number)
         if eqn.primitive is SCAN:
@@ -248,7 +248,7 @@ class _Walk:
             self._enter(eqn, parts.body, kinds, scope, inside, lambda i: (i >= first_scanned,))
         elif eqn.primitive is REMAT:
             inside = _Scope(path, scope.lengths)
-            self._enter(eqn, opened(inner_jaxpr(eqn)), inputs, scope, inside, lambda i: ())
+            self._enter(eqn, parts_of(inner_jaxpr(eqn)), inputs, scope, inside, lambda i: ())
         else:
             rule = next((r for r in rules.RULES if len(params) == 1 and r.covers(eqn, params[0])), None)
             taken = rule is not None and rule.takes(eqn, params[0])
@@ -267,7 +267,7 @@ class _Walk:
     def _enter(
         self,
         eqn: Eqn,
-        body: Opened,
+        body: JaxprParts,
         kinds: Sequence[Kind],
         scope: _Scope,
         inside: _Scope,

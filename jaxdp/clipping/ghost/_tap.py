@@ -13,13 +13,13 @@ from ...jaxprs import evaluate
 from ...jaxprs._jaxpr import (
     SCAN,
     Eqn,
-    Opened,
+    JaxprParts,
     as_written,
     bind,
     inner_jaxpr,
-    opened,
-    rebuilt_remat,
-    rebuilt_scan,
+    parts_of,
+    rebuild_remat,
+    rebuild_scan,
     scan_parts,
 )
 from ._plan import Path, Site
@@ -35,7 +35,7 @@ def zeros(sites: dict[Path, Site]) -> Taps:
     }
 
 
-def run_tapped(jaxpr: Opened, args: Sequence[Any], taps: Taps) -> tuple[list[Any], dict[Path, tuple[Any, ...]]]:
+def run_tapped(jaxpr: JaxprParts, args: Sequence[Any], taps: Taps) -> tuple[list[Any], dict[Path, tuple[Any, ...]]]:
     """Run a jaxpr with taps.
 
     Args:
@@ -49,7 +49,7 @@ def run_tapped(jaxpr: Opened, args: Sequence[Any], taps: Taps) -> tuple[list[Any
     return _run(jaxpr, args, taps, ())
 
 
-def _run(jaxpr: Opened, args: Sequence[Any], taps: Taps, at: Path) -> tuple[list[Any], dict[Path, tuple[Any, ...]]]:
+def _run(jaxpr: JaxprParts, args: Sequence[Any], taps: Taps, at: Path) -> tuple[list[Any], dict[Path, tuple[Any, ...]]]:
     path_of = {id(eqn): (*at, number) for number, eqn in enumerate(jaxpr.eqns)}
     seen: dict[Path, tuple[Any, ...]] = {}
 
@@ -70,7 +70,7 @@ def _run(jaxpr: Opened, args: Sequence[Any], taps: Taps, at: Path) -> tuple[list
 
 
 def _remat(eqn: Eqn, args: Sequence[Any], taps: Taps, path: Path) -> tuple[list[Any], Any]:
-    body = opened(inner_jaxpr(eqn))
+    body = parts_of(inner_jaxpr(eqn))
     keys = list(taps)
 
     def run(args: Sequence[Any], taps: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -78,7 +78,7 @@ def _remat(eqn: Eqn, args: Sequence[Any], taps: Taps, path: Path) -> tuple[list[
         return outs, [seen[key] for key in keys]
 
     with as_written(eqn):
-        outs, seen = rebuilt_remat(eqn, run)(list(args), list(taps.values()))
+        outs, seen = rebuild_remat(eqn, run)(list(args), list(taps.values()))
     return outs, dict(zip(keys, seen, strict=True))
 
 
@@ -94,5 +94,5 @@ def _scan(eqn: Eqn, args: Sequence[Any], taps: Taps, path: Path) -> tuple[list[A
 
     with as_written(eqn):
         scanned = (list(args[first:]), list(taps.values()))
-        ends, (stacks, seen) = rebuilt_scan(eqn, step, list(args[parts.num_consts : first]), scanned)
+        ends, (stacks, seen) = rebuild_scan(eqn, step, list(args[parts.num_consts : first]), scanned)
     return [*ends, *stacks], dict(zip(keys, seen, strict=True))

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from ...jaxprs._jaxpr import opened, trace
+from ...jaxprs._jaxpr import parts_of, trace
 from .._inputs import first_of, loss_of_example
 from ._hoist import hoist
 from ._kinds import EXAMPLE, NEITHER, PARAMS
@@ -55,4 +55,4 @@ def trace_loss(
     jaxpr, (_, aux) = trace(one, params, example, key, shared)
     counts = [len(jax.tree.leaves(part)) for part in (params, (example, key), shared)]
     kinds = [PARAMS] * counts[0] + [EXAMPLE] * counts[1] + [NEITHER] * counts[2]
-    return Traced(make_plan(opened(hoist(jaxpr, kinds)), kinds, groups), jax.tree.structure(aux))
+    return Traced(make_plan(parts_of(hoist(jaxpr, kinds)), kinds, groups), jax.tree.structure(aux))

@@ -38,7 +38,7 @@ class Flat:
         return jnp.minimum(jnp.float32(1), clip_norm / jnp.maximum(upper, jnp.finfo(jnp.float32).tiny))
 
     def in_words(self, clip_norm: float) -> str:
-        """What happened to a gradient, for a statement."""
+        """How gradients were scaled, for a statement."""
         return f"clipped to L2 norm {clip_norm:g}"
 
     def init(self: ClipRule, clip_norm: float, key: Key[Array, ""]) -> None:

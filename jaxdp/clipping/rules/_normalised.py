@@ -44,7 +44,7 @@ class Normalised:
         return jnp.minimum(factors, jnp.finfo(jnp.float32).max)  # a zero gradient stays zero, whatever C over γ
 
     def in_words(self, clip_norm: float) -> str:
-        """What happened to a gradient, for a statement."""
+        """How gradients were scaled, for a statement."""
         return f"divided by its L2 norm plus {self.stability:g} and brought to an L2 norm below {clip_norm:g}"
 
     in_run = Flat.in_run

@@ -79,7 +79,7 @@ class PerGroup:
     factors = Flat.factors
 
     def in_words(self, clip_norm: float) -> str:
-        """What happened to a gradient, for a statement."""
+        """How gradients were scaled, for a statement."""
         return f"clipped in groups of parameters, each to a part of the joint L2 norm {clip_norm:g}"
 
     in_run = Flat.in_run

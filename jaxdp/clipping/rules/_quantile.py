@@ -82,7 +82,7 @@ class Quantile:
     factors = Flat.factors
 
     def in_words(self, clip_norm: float) -> str:
-        """What happened to a gradient, for a statement."""
+        """How gradients were scaled, for a statement."""
         return (
             f"clipped to an L2 norm that began at {clip_norm:g} and followed the {self.quantile:g} quantile of the gradients' "
             f"norms, by a count in which noise of standard deviation {self._count_noise():g} hid each example's 1/2 (the "

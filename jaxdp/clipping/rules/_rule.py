@@ -1,4 +1,4 @@
-"""What a clip rule is: the contract that each one in this folder satisfies, and one from outside the package can."""
+"""The contract of a clip rule: each one in this folder satisfies it, and one from outside the package can."""
 
 import math
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -74,7 +74,7 @@ class ClipRule(Protocol):
         ...
 
     def in_words(self, clip_norm: float) -> str:
-        """What happened to a gradient, for a statement: "clipped to L2 norm 1"."""
+        """How gradients were scaled, for a statement: "clipped to L2 norm 1"."""
         ...
 
     def init(self, clip_norm: float, key: Key[Array, ""]) -> Any:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ....jaxprs._jaxpr import GATHER, Eqn, Opened, is_cast, is_clipping, is_sum
+from ....jaxprs._jaxpr import GATHER, Eqn, JaxprParts, is_cast, is_clipping, is_sum
 from ..._norm import UNIT_ROUNDOFF, sum_in_blocks, sum_in_blocks_error
 from ._rule import INDICES, Dense, Layout, OneHot, OuterProducts, Rule, widen_index
 
@@ -77,7 +77,7 @@ def outer_products(
     return OuterProducts(OneHot(jnp.where(inside, flat, -1)[None]), Dense(right.reshape(1, how.rows, how.right)))
 
 
-def equal_cotangents(eqn: Eqn, body: Opened) -> bool:
+def equal_cotangents(eqn: Eqn, body: JaxprParts) -> bool:
     """Whether nothing of a lookup's output is used but its sum over the lookups, as in a bag of words."""
     out = eqn.outvars[0]
     lookups = tuple(i for i in range(out.aval.ndim) if i not in eqn.params["dimension_numbers"].offset_dims)

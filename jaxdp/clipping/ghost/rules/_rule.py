@@ -1,4 +1,4 @@
-"""What a rule for a primitive is: the contract that each file of this folder satisfies.
+"""The contract of a rule for a primitive, which each file of this folder satisfies.
 
 A rule factorises the gradient with respect to one operand of an operation that is linear in it. The gradient of one example is
 a stack of E matrices, each a sum over T rows of outer products of a left vector of p entries (from the forward pass) and a
@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ....jaxprs._jaxpr import Eqn, Opened
+from ....jaxprs._jaxpr import Eqn, JaxprParts
 from ..._norm import gamma
 
 REAL = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
@@ -117,12 +117,15 @@ class OuterProducts(NamedTuple):
     right: Dense | OneHot
 
 
+Square = Callable[[Sequence[OuterProducts]], tuple[Float[Array, ""], Float[Array, ""]]]
+
+
 def widen_index(index: jax.Array) -> jax.Array:
     """The same indices in 32 bits or more, in which they can be compared with a table's size."""
     return index.astype(jnp.int32) if index.dtype.itemsize < 4 else index
 
 
-def no_equal_cotangents(eqn: Eqn, body: Opened) -> bool:
+def no_equal_cotangents(eqn: Eqn, body: JaxprParts) -> bool:
     """A use of which nothing is known."""
     return False
 
@@ -146,9 +149,9 @@ class Rule:
             part, and an 8-bit one rounds cotangents to a few values. The parameter's and the outputs' must always be real.
         gradient: (eqn, operand, layout, others, cotangent). One example's gradient, float32 of the operand's shape, where it
             is to be formed; None to have the operation transposed.
-        square: the squared norm of the sum of several uses, and a bound on its rounding error, float32 scalars, where all uses
-            of a parameter are this rule's; in time and memory in proportion to the vectors. None for the products of all
-            pairs of rows.
+        square: (uses). The squared norm of the sum of several uses' outer products, and a bound on its rounding error, float32
+            scalars; asked where all uses of a parameter have it. The vectors are float32 and scaled so that squares neither
+            overflow nor vanish. In time and memory in proportion to them; None for the products of all pairs of rows.
         equal_cotangents: (eqn, body). Whether the right vectors of all rows are sure to be the same, by how the equations of
             the body that it stands in use its output. Only the first is then kept.
     """
@@ -159,8 +162,8 @@ class Rule:
     outer_products: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array], OuterProducts]
     types: frozenset[jnp.dtype] = REAL
     gradient: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array], jax.Array] | None = None
-    square: Callable[[Sequence[OuterProducts]], tuple[Float[Array, ""], Float[Array, ""]]] | None = None
-    equal_cotangents: Callable[[Eqn, Opened], bool] = no_equal_cotangents
+    square: Square | None = None
+    equal_cotangents: Callable[[Eqn, JaxprParts], bool] = no_equal_cotangents
 
     def takes(self, eqn: Eqn, operand: int) -> bool:
         """Whether the parameter and the outputs of a use are real, and its other operands of the rule's types."""
