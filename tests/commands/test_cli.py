@@ -250,7 +250,9 @@ def test_resuming_on_other_data_is_refused(tfds_dir: Path, tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize("model", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("arguments", [["--no-dp"], ["--opt", "adam", "--noise-multiplier", "2"]])
+@pytest.mark.parametrize(
+    "arguments", [["--no-dp"], pytest.param(["--opt", "adam", "--noise-multiplier", "2"], marks=pytest.mark.slow)]
+)
 def test_every_model_trains_with_and_without_privacy(
     model: str, arguments: list[str], tfds_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
