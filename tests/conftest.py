@@ -21,7 +21,8 @@ os.environ.setdefault("XLA_FLAGS", _quick_to_compile)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Many tests and the processes that they start compile the same programs: each worker keeps what it compiled until its end.
+# Many tests and the processes that they start compile the same programs. What is set here where a session starts reaches its
+# workers, which share what they compile, until its end.
 _compiled = tempfile.TemporaryDirectory(prefix="jaxdp-compiled-")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _compiled.name)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")

@@ -104,8 +104,8 @@ def test_epsilon_is_dp_accountings_own_for_the_hand_built_event(
     [
         (poisson(250, 1.3, 10), ONE, "rdp", "pld"),
         (poisson(250, 1.3, 10), ONE, "classic", "pld"),
-        (truncated(250, 280, 1.3, 10), ADD, "rdp", "pld"),
-        (truncated(250, 280, 1.3, 10), ONE, "rdp", "pld"),
+        (truncated(250, 280, 3.0, 10), ADD, "rdp", "pld"),
+        (truncated(250, 280, 3.0, 10), ONE, "rdp", "pld"),
     ],
 )
 def test_what_an_accountant_cannot_account_is_an_error_that_names_the_one_that_can(

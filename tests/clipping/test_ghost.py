@@ -34,9 +34,9 @@ def scaled(name: str, scale: float) -> Callable[..., Any]:
     return lambda p, x: loss(p, x) * jnp.float32(scale)
 
 
-def slow(value: Any) -> Any:
-    """A parameter of a test whose run is left to the slow tests."""
-    return pytest.param(value, marks=pytest.mark.slow)
+def slow(*values: Any) -> Any:
+    """Parameters of a test whose run is left to the slow tests."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
@@ -318,8 +318,15 @@ def test_a_lookup_outside_the_table_leaves_the_others_their_scale() -> None:
     assert norm_of(out.grads) <= 0.1 * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("method", ["ghost", "vmap"])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize(
+    ("method", "dtype"),
+    [
+        slow("ghost", jnp.float32),  # as in test_rules.py, of lengths over thirty orders of magnitude
+        slow("ghost", jnp.bfloat16),
+        ("ghost", jnp.float16),
+        *(("vmap", dtype) for dtype in (jnp.float32, jnp.bfloat16, jnp.float16)),
+    ],
+)
 @pytest.mark.parametrize(
     "name", [slow("linen_dense_over_tokens"), slow("linen_lstm"), "siamese_net", slow("tied_embedding_language_model")]
 )
