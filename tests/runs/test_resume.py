@@ -18,7 +18,7 @@ from jaxdp import cli
 from jaxdp.runs import _loop
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
-EPOCHS = 6
+EPOCHS = 4
 LESS_LIKELY = ("empty files", "an empty folder")
 COMMON = ["--batch-size", "64", "--delta", "1e-3", "--seed", "7", "--opt", "adam", "--noise-multiplier", "2"]
 
@@ -60,7 +60,7 @@ def damage(checkpoint: Path, how: str = "a flipped byte") -> None:
 def test_an_interrupted_run_resumes_to_the_same_result(
     options: list[str], tmp_path: Path, undisturbed: Any, monkeypatch
 ) -> None:
-    interrupt_at_epoch_of(options, 5, tmp_path / "run", monkeypatch)
+    interrupt_at_epoch_of(options, 3, tmp_path / "run", monkeypatch)
     assert jaxdp.load_run(tmp_path / "run").summary is None
     cli.main(["train", "--resume", str(tmp_path / "run")])
     assert result(tmp_path / "run") == undisturbed
@@ -92,8 +92,8 @@ def test_checkpoints_within_an_epoch_resume_to_the_same_result(
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     how: str, options: list[str], tmp_path: Path, undisturbed: Any, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupt_at_epoch_of(options, 5, tmp_path / "run", monkeypatch)
-    damage(tmp_path / "run" / "private" / "checkpoints" / "32", how)
+    interrupt_at_epoch_of(options, 4, tmp_path / "run", monkeypatch)
+    damage(tmp_path / "run" / "private" / "checkpoints" / "24", how)
     cli.main(["train", "--resume", str(tmp_path / "run")])
     assert "is damaged" in capsys.readouterr().out
     assert result(tmp_path / "run") == undisturbed
