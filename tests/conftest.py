@@ -1,5 +1,6 @@
 """Every test runs with JAX's key-reuse checker, and in the rooms that are ours alone with strict promotion."""
 
+import gc
 import os
 import signal
 import tempfile
@@ -20,12 +21,19 @@ os.environ.setdefault("XLA_FLAGS", _quick_to_compile)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Many tests and the processes that they start compile the same programs: each worker keeps what it compiled until its end.
+# Many tests and the processes that they start compile the same programs. What is set here where a session starts reaches its
+# workers, which share what they compile, until its end.
 _compiled = tempfile.TemporaryDirectory(prefix="jaxdp-compiled-")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", _compiled.name)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector needn't look at it again and again."""
+    gc.freeze()
+
 
 OURS = ("clipping", "noise", "sampling")  # optax and flax promote dtypes on their own
 

@@ -11,8 +11,18 @@ import numpy as np
 
 
 @functools.cache
-def jitted_grad(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
-    return jax.jit(jax.grad(loss_fn))
+def jitted_value_and_grad(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
+    return jax.jit(jax.value_and_grad(loss_fn))
+
+
+def example_of(batch: Any, i: int) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(np.asarray(leaf)[i]), batch)
+
+
+def losses_of(loss_fn: Callable[..., Any], params: Any, batch: Any) -> np.ndarray:
+    """The loss of each example, by the program with which `loop` makes their gradients."""
+    size = len(jax.tree.leaves(batch)[0])
+    return np.array([jitted_value_and_grad(loss_fn)(params, example_of(batch, i))[0] for i in range(size)])
 
 
 def loop(
@@ -27,12 +37,12 @@ def loop(
 
     `factors` gives a factor for each leaf of a gradient; by default all are clipped together to `clip_norm`.
     """
-    one_gradient = jitted_grad(loss_fn)
+    value_and_grad = jitted_value_and_grad(loss_fn)
     total = jax.tree.map(lambda leaf: np.zeros(leaf.shape), params)
     norms = []
     for i in range(len(mask)):
-        grad = one_gradient(params, jax.tree.map(lambda leaf, i=i: leaf[i], batch))
-        grad = jax.tree.map(lambda leaf: np.asarray(leaf.astype(jnp.float32), np.float64), grad)
+        _, grad = value_and_grad(params, example_of(batch, i))
+        grad = jax.tree.map(lambda leaf: np.asarray(np.asarray(leaf).astype(np.float32), np.float64), grad)
         norm = math.sqrt(sum(float(np.square(leaf).sum()) for leaf in jax.tree.leaves(grad)))
         norms.append(norm if mask[i] else 0.0)
         if mask[i] and math.isfinite(norm):

@@ -1,5 +1,6 @@
 """Each sampling scheme under each adjacency costs what dp-accounting says of the event that one would build by hand."""
 
+import functools
 import math
 from typing import Any
 
@@ -53,12 +54,12 @@ TABLE = [
     (poisson(256, 1.3, 3516), ADD, "rdp", 0.95),
     (poisson(256, 1.3, 3516), ADD, "pld", 0.86),
     (poisson(256, 0.6, 100), ADD, "rdp", None),
-    (poisson(256, 0.6, 100), ONE, "pld", None),
+    pytest.param(poisson(256, 0.6, 100), ONE, "pld", None, marks=pytest.mark.slow),
     (poisson(60_000, 10.0, 100), ADD, "rdp", 4.73),
     (poisson(60_000, 10.0, 100), ADD, "pld", None),
-    (truncated(250, 280, 1.3, 100), ADD, "pld", None),
-    (truncated(250, 300, 1.3, 100), SPECIAL, "pld", None),
-    (truncated(250, 280, 1.3, 100), ONE, "pld", None),
+    (truncated(250, 280, 3.0, 100), ADD, "pld", None),
+    (truncated(250, 300, 3.0, 100), SPECIAL, "pld", None),
+    (truncated(250, 280, 3.0, 100), ONE, "pld", None),
     (truncated(250, 60_000, 1.3, 720), ADD, "pld", 0.370275),  # never truncated: as Poisson
     (shuffled(512, 1.23, 40 * 118, 40), SPECIAL, "rdp", 36.4),
     (shuffled(512, 1.23, 40 * 118, 40), SPECIAL, "pld", 34.4),
@@ -69,6 +70,12 @@ TABLE = [
 ]
 
 
+@functools.cache
+def by_pld(event: dp.DpEvent, adjacency: str) -> float:
+    accountant = PLDAccountant(Relation[adjacency.upper()]).compose(event)
+    return accountant.get_epsilon(delta_left(event, 1e-5, adjacency))
+
+
 @pytest.mark.parametrize(("case", "adjacency", "accountant", "known"), TABLE)
 def test_epsilon_is_dp_accountings_own_for_the_hand_built_event(
     case: tuple[dict[str, Any], dp.DpEvent], adjacency: str, accountant: str, known: float | None
@@ -77,7 +84,7 @@ def test_epsilon_is_dp_accountings_own_for_the_hand_built_event(
     run = jaxdp.DPSGD(num_examples=N, clip_norm=1.0, adjacency=adjacency, **described)
     relation = Relation[adjacency.upper()]
     if accountant == "pld":
-        theirs = PLDAccountant(relation).compose(event).get_epsilon(delta_left(event, 1e-5, adjacency))
+        theirs = by_pld(event, adjacency)
     else:
         by_hand = event
         if adjacency == ONE:  # dp-accounting's RDP accountant leaves the factor of two to its user
@@ -97,8 +104,8 @@ def test_epsilon_is_dp_accountings_own_for_the_hand_built_event(
     [
         (poisson(250, 1.3, 10), ONE, "rdp", "pld"),
         (poisson(250, 1.3, 10), ONE, "classic", "pld"),
-        (truncated(250, 280, 1.3, 10), ADD, "rdp", "pld"),
-        (truncated(250, 280, 1.3, 10), ONE, "rdp", "pld"),
+        (truncated(250, 280, 3.0, 10), ADD, "rdp", "pld"),
+        (truncated(250, 280, 3.0, 10), ONE, "rdp", "pld"),
     ],
 )
 def test_what_an_accountant_cannot_account_is_an_error_that_names_the_one_that_can(
@@ -225,7 +232,7 @@ def test_a_budget_that_allows_nothing_gives_no_steps_and_one_that_allows_all_has
     "changes",
     [
         {},
-        {"adjacency": ONE},
+        pytest.param({"adjacency": ONE}, marks=pytest.mark.slow),
         pytest.param({"sampling": "truncated_poisson", "truncated_batch_size": 130}, marks=pytest.mark.slow),
         {"sampling": "shuffle", "adjacency": SPECIAL},
         {"sampling": "shuffle", "adjacency": ONE},

@@ -1,8 +1,10 @@
 """Clip rules: each against a loop over examples, its sensitivity by measurement, and what the adaptive one costs."""
 
 import dataclasses
+import functools
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +63,13 @@ def in_numpy(name: str, grad: Any) -> list[float]:
     return [min(1.0, limits[g] / norms[g]) if norms[g] else 1.0 for g in group]
 
 
+@functools.cache
+def jitted(name: str, rule: str, method: str = "ghost") -> Callable[..., Any]:
+    """One compiled function for all tests of a rule on a model."""
+    loss, *_ = MODELS[name]()
+    return jax.jit(jaxdp.clipped_grad(loss, clip_norm=CLIP, rule=RULES[rule], method=method))
+
+
 @pytest.mark.parametrize("method", ["ghost", "vmap"])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", MODELS_TO_SCALE)
@@ -68,42 +77,49 @@ def test_a_rule_gives_the_sum_of_a_loop_over_examples(name: str, rule: str, meth
     loss, params, batch = MODELS[name]()
     mask = np.array([True, True, False, True, True, True])
     expected, norms = loop(loss, params, batch, mask, CLIP, lambda grad: in_numpy(rule, grad))
-    grad_fn = jaxdp.clipped_grad(loss, clip_norm=CLIP, rule=RULES[rule], method=method)
-    out = jax.jit(grad_fn)(params, batch, mask=jnp.asarray(mask))
+    out = jitted(name, rule, method)(params, batch, mask=jnp.asarray(mask))
     np.testing.assert_allclose(out.norms, norms, rtol=1e-5)
     assert distance(out.grads, expected) <= 1e-5 * 5 * CLIP
     assert float(out.sensitivity) == np.float32(CLIP)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("method", ["ghost", pytest.param("vmap", marks=SLOW)])
-@pytest.mark.parametrize("rule", [*RULES, "quantile"])
+@pytest.mark.parametrize(
+    ("rule", "dtype"),
+    [
+        pytest.param(rule, dtype, marks=SLOW if dtype == jnp.bfloat16 and rule != "flat" else ())
+        for rule in (*RULES, "quantile")
+        for dtype in (jnp.float32, jnp.bfloat16)
+    ],
+)
 def test_removing_an_example_moves_the_sum_by_at_most_the_sensitivity(rule: str, method: str, dtype: Any) -> None:
     loss, params, batch = MODELS["siamese_net"]()
-    params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+    cast = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf).astype(dtype)), tree)
     # Lengths over thirty orders of magnitude, from far below the clip norm to far above it.
     scales = jnp.array([1e-15, 1e-3, 1.0, 30.0, 1e8, 1e15], jnp.float32)
     scaled = lambda params, example: loss(params, example[0]).astype(jnp.float32) * example[1]
-    batch = (jax.tree.map(lambda leaf: leaf.astype(dtype), batch), scales)
+    params, batch = cast(params), (cast(batch), scales)
     adaptive = Quantile(expected_batch_size=6)
     state = adaptive.init(CLIP, jax.random.key(0)) if rule == "quantile" else None
     grad_fn = jax.jit(
         jaxdp.clipped_grad(scaled, clip_norm=CLIP, rule=adaptive if state else RULES[rule], method=method)
     )
     whole = grad_fn(params, batch, rule_state=state)
-    assert float(jnp.max(whole.norms)) > CLIP > float(jnp.min(whole.norms))
+    assert np.max(whole.norms) > CLIP > np.min(whole.norms)
     for i in range(6):
-        without = grad_fn(params, batch, mask=jnp.arange(6) != i, rule_state=state)
+        without = grad_fn(params, batch, mask=jnp.asarray(np.arange(6) != i), rule_state=state)
         assert distance(whole.grads, without.grads) <= float(whole.sensitivity) * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_bad_example_contributes_exactly_zero_under_every_rule(rule: str, bad: float) -> None:
-    loss, params, batch = MODELS["siamese_net"]()
-    poisoned = jax.tree.map(lambda leaf: leaf.at[2].set(bad), batch)
-    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=CLIP, rule=RULES[rule]))
-    with_bad, without = grad_fn(params, poisoned), grad_fn(params, batch, mask=jnp.arange(6) != 2)
+    _, params, batch = MODELS["siamese_net"]()
+    poisoned = np.array(batch)
+    poisoned[2] = bad
+    grad_fn, all_of_them = jitted("siamese_net", rule), np.ones(6, bool)
+    with_bad = grad_fn(params, jnp.asarray(poisoned), mask=jnp.asarray(all_of_them))
+    without = grad_fn(params, batch, mask=jnp.asarray(np.arange(6) != 2))
     jax.tree.map(np.testing.assert_array_equal, with_bad.grads, without.grads)
     assert not np.isfinite(with_bad.norms[2])
 
@@ -151,25 +167,26 @@ def test_the_counts_noise_is_not_the_sums_even_with_its_key() -> None:
 
 def test_a_zero_gradient_stays_zero_where_it_is_normalised() -> None:
     rule = Normalised(stability=1e-25)
-    out = jaxdp.clipped_grad(lambda w, x: jnp.sum(w * x), clip_norm=1e15, rule=rule)(jnp.ones(3), jnp.zeros((2, 3)))
+    grad_fn = jax.jit(jaxdp.clipped_grad(lambda w, x: jnp.sum(w * x), clip_norm=1e15, rule=rule))
+    out = grad_fn(jnp.ones(3), jnp.zeros((2, 3)))
     np.testing.assert_array_equal(out.grads, jnp.zeros(3))
 
 
 def test_the_clip_norm_finds_the_quantile() -> None:
     rule = adaptive(quantile=0.75, count_noise=5.0, expected_batch_size=1000)
     norms = jnp.asarray(np.random.default_rng(0).lognormal(size=1000), jnp.float32)
-    state = rule.init(100.0, jax.random.key(0))
+    state, update = rule.init(100.0, jax.random.key(0)), jax.jit(rule.update)
     for _ in range(200):
-        state = rule.update(state, norms, jnp.ones(1000, jnp.bool_))
+        state = update(state, norms, jnp.ones(1000, jnp.bool_))
     assert abs(float(jnp.mean(norms <= state.clip_norm)) - 0.75) < 0.02
 
 
 def test_adding_an_example_moves_the_count_by_one_half() -> None:
     norms, mask = jnp.array([0.5, 3.0, jnp.inf]), jnp.array([True, True, True])
-    count = adaptive().observe
+    count = jax.jit(adaptive().observe)
     whole = count(norms, mask, jnp.float32(1))
     for i in range(3):
-        without = count(norms, mask.at[i].set(False), jnp.float32(1))
+        without = count(norms, jnp.asarray(np.arange(3) != i), jnp.float32(1))
         assert abs(float(whole - without)) == 0.5
 
 
@@ -211,11 +228,12 @@ def test_a_run_noises_each_sum_at_the_clip_norm_of_its_step(microbatch_size: int
     step = run.make_step(loss, optax.sgd(1.0), self_check=False)
     state = step.init(jnp.zeros(3), jax.random.key(0))
     sampler, grad_fn, noise = run.sampler(state.keys.sampling), run.clipped_grad(loss), run.privatize(state.keys.noise)
+    grad_fn, update = jax.jit(grad_fn), jax.jit(noise.update)
     rule_state, noise_state, params, expected = state.rule_state, noise.init(jnp.zeros(3)), jnp.zeros(3), []
     for batch, mask in sampler.take(data):
         out = grad_fn(params, batch, mask=mask, rule_state=rule_state)
         assert float(out.sensitivity) == float(rule_state.clip_norm)
-        means, noise_state = noise.update(out.grads, noise_state, sensitivity=out.sensitivity)
+        means, noise_state = update(out.grads, noise_state, sensitivity=out.sensitivity)
         params, rule_state = params - jnp.asarray(means), out.rule_state
         expected.append((params, rule_state.clip_norm))
     for params, clip_norm in expected:

@@ -153,7 +153,7 @@ def test_help_answers_with_defaults(command: str, capsys: pytest.CaptureFixture[
         (["--clip-norm", "0"], "--clip-norm=0"),
         (["--noise-multiplier", "-1"], "--noise-multiplier=-1"),
         (["--noise-mult", "0"], "epsilon would be infinite.*--no-dp"),
-        (["--noise-mult", "0.3", "--target-epsilon", "1"], "doesn't allow one step"),
+        (["--noise-mult", "0.3", "--target-epsilon", "1", "--batch-size", "64"], "doesn't allow one step"),
         (["--sampling", "shuffle", "--adjacency", "add_or_remove_one"], "adjacency='replace_special'"),
         (["--sampling", "truncated_poisson", "--accountant", "rdp"], "give accountant='pld'"),
         (["--truncated-batch-size", "70"], "--sampling truncated_poisson"),
@@ -171,7 +171,7 @@ def test_help_answers_with_defaults(command: str, capsys: pytest.CaptureFixture[
         (["--holdout", "-1"], "--holdout=-1"),
         (["--dataset", "nosuchthing"], "not prepared.*prepared there: mnist"),
         (["--device", "tpu"], "finds no such device"),
-        (["--output", "/proc/nowhere"], "can't be written"),
+        (["--output", "/proc/nowhere", "--noise-mult", "2"], "can't be written"),
         (["--resume", "/nowhere"], "holds no run"),
         (["--resume"], "needs the folder"),
     ],
@@ -250,7 +250,9 @@ def test_resuming_on_other_data_is_refused(tfds_dir: Path, tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize("model", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("arguments", [["--no-dp"], ["--opt", "adam", "--noise-multiplier", "2"]])
+@pytest.mark.parametrize(
+    "arguments", [["--no-dp"], pytest.param(["--opt", "adam", "--noise-multiplier", "2"], marks=pytest.mark.slow)]
+)
 def test_every_model_trains_with_and_without_privacy(
     model: str, arguments: list[str], tfds_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,11 +33,12 @@ def shared_weight(params: Any, x: jax.Array) -> jax.Array:
 
 def problem(size: int = SIZE) -> tuple[Callable[..., Any], Any, Any]:
     """Records from 1e-3 to 1e3 in length, and two leaves of more than 100 entries."""
-    keys = jax.random.split(jax.random.key(5), 3)
-    scales = 10.0 ** jax.random.uniform(keys[0], (size, 1), minval=-3.0, maxval=3.0)
-    params = {"shared": jax.random.normal(keys[1], (12, 12)), "out": jnp.ones(12), "more": jnp.zeros((12, 12))}
+    rng = np.random.default_rng(5)
+    scales = 10.0 ** rng.uniform(-3.0, 3.0, (size, 1))
+    normal = lambda *shape: rng.normal(size=shape).astype(np.float32)
+    params = {"shared": jnp.asarray(normal(12, 12)), "out": jnp.ones(12), "more": jnp.zeros((12, 12))}
     loss = lambda p, x: shared_weight(p, x) + jnp.vdot(p["more"], jnp.outer(x, x))
-    return loss, params, jax.random.normal(keys[2], (size, 12)) * scales
+    return loss, params, jnp.asarray((normal(size, 12) * scales).astype(np.float32))
 
 
 def a_run(**changes: Any) -> jaxdp.DPSGD:
@@ -304,6 +305,9 @@ MORE_OF_A_KIND = {
     no_clipping,
     groups_clipped_to_the_whole_norm_each,
     padding_counted,
+    same_bits_for_leaves,
+    accounted_at_the_physical_batch,
+    norms_in_float16,
 }
 
 

@@ -21,8 +21,8 @@ def loss(params: Any, example: Any) -> jax.Array:
 
 
 def problem(size: int = 60) -> tuple[Any, Any]:
-    x = jax.random.normal(jax.random.key(10), (size, 4))
-    return {"w": jnp.ones(4), "b": jnp.zeros(())}, (x, jnp.sum(x, axis=1) * 2)
+    x = np.random.default_rng(10).normal(size=(size, 4)).astype(np.float32)
+    return {"w": jnp.ones(4), "b": jnp.zeros(())}, (jnp.asarray(x), jnp.asarray(x.sum(1) * 2))
 
 
 def a_run(**changes: Any) -> jaxdp.DPSGD:
@@ -45,11 +45,12 @@ def test_a_step_is_sampler_then_clipped_grad_then_privatize_then_optimizer() -> 
 
     sampler, grad_fn, noise = run.sampler(state.keys.sampling), run.clipped_grad(loss), run.privatize(state.keys.noise)
     noise_state, opt_state = noise.init(params), optimizer.init(params)
+    grad_fn, add_noise, optimize = jax.jit(grad_fn), jax.jit(noise.update), jax.jit(optimizer.update)
     for batch, mask in itertools.islice(sampler.take(data), 6):
         state, metrics = step(state, data)
         out = grad_fn(params, batch, mask=mask)
-        means, noise_state = noise.update(out.grads, noise_state, params, sensitivity=out.sensitivity)
-        updates, opt_state = optimizer.update(means, opt_state, params)
+        means, noise_state = add_noise(out.grads, noise_state, params, sensitivity=out.sensitivity)
+        updates, opt_state = optimize(means, opt_state, params)
         params = optax.apply_updates(params, updates)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), state.params, params)
         assert int(metrics.examples) == int(mask.sum())
@@ -135,10 +136,10 @@ def test_without_clipping_noise_and_sampling_it_is_full_batch_gradient_descent()
     run = a_run(expected_batch_size=60, clip_norm=math.inf, noise_multiplier=0.0, steps=5)
     step, optimizer = run.make_step(loss, optax.sgd(0.05), self_check=False), optax.sgd(0.05)
     state, opt_state = step.init(params, jax.random.key(0)), optimizer.init(params)
-    mean_loss = lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, data))
+    gradient = jax.jit(jax.grad(lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, data))))
     for _ in range(5):
         state, _ = step(state, data)
-        updates, opt_state = optimizer.update(jax.grad(mean_loss)(params), opt_state, params)
+        updates, opt_state = optimizer.update(gradient(params), opt_state, params)
         params = optax.apply_updates(params, updates)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), state.params, params)
 
@@ -179,12 +180,11 @@ def test_the_noise_of_a_step_is_that_of_privatize_at_its_count() -> None:
     step = run.make_step(lambda w, x: jnp.vdot(w, x), optax.sgd(1.0), self_check=False)
     state = step.init(jnp.zeros(3), jax.random.key(1))
     noise_key = state.keys.noise
+    update = jax.jit(run.privatize(noise_key).update)
     for count in range(3):
         before = np.asarray(state.params)
         state, _ = step(state, jnp.ones((60, 3)))
-        noise, _ = run.privatize(noise_key).update(
-            jnp.zeros(3), PrivatizeState(noise_key, jnp.int32(count)), sensitivity=1.0
-        )
+        noise, _ = update(jnp.zeros(3), PrivatizeState(noise_key, jnp.int32(count)), sensitivity=jnp.float32(1.0))
         np.testing.assert_allclose(before - np.asarray(state.params), noise, rtol=1e-3, atol=1.0)
 
 

@@ -1,5 +1,6 @@
 """The tutorials' models: shapes, parameter counts, and convolutions that are convolutions."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -18,7 +19,8 @@ from jaxdp.models._patches import patches
 @pytest.mark.parametrize(("name", "size"), [("cnn", 26_010), ("mlp", 784 * 256 + 256 + 256 * 64 + 64 + 650)])
 def test_the_models_have_the_tutorials_parameters(name: str, size: int) -> None:
     model = MODELS[name](num_classes=10)
-    params = model.init(jax.random.key(0), jnp.zeros((28, 28, 1), jnp.uint8), train=False)
+    init = functools.partial(model.init, train=False)
+    params = jax.eval_shape(init, jax.random.key(0), jnp.zeros((28, 28, 1), jnp.uint8))
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == size
     assert set(params) == {"params"}
 
@@ -27,8 +29,9 @@ def test_the_models_take_other_shapes_of_images() -> None:
     for name in sorted(MODELS.keys() - {"dense"}):
         model = MODELS[name](num_classes=7)
         image = jnp.zeros((32, 40, 3), jnp.uint8)
-        params = model.init(jax.random.key(0), image, train=False)
-        assert model.apply(params, image, train=False).shape == (7,)  # pyright: ignore
+        init, apply = (jax.jit(functools.partial(call, train=False)) for call in (model.init, model.apply))
+        params = init(jax.random.key(0), image)
+        assert apply(params, image).shape == (7,)
 
 
 @pytest.mark.slow
@@ -68,8 +71,9 @@ def test_max_pool_is_max_pooling() -> None:
 
 def test_the_mlp_drops_units_in_training_only() -> None:
     model, image = MODELS["mlp"](num_classes=10), jnp.full((28, 28, 1), 200, jnp.uint8)
-    params = model.init(jax.random.key(0), image, train=False)
-    out = [model.apply(params, image, train=True, rngs={"dropout": jax.random.key(k)}) for k in (1, 2)]
+    params = jax.jit(functools.partial(model.init, train=False))(jax.random.key(0), image)
+    train = jax.jit(lambda key: model.apply(params, image, train=True, rngs={"dropout": key}))
+    out = [train(jax.random.key(k)) for k in (1, 2)]
     assert not np.array_equal(*out)
     still = [model.apply(params, image, train=False) for _ in range(2)]
     np.testing.assert_array_equal(*still)
@@ -80,8 +84,8 @@ def test_a_column_of_a_weight_normalised_layer_has_the_length_that_was_learnt() 
     params: Any = jax.tree.map(lambda leaf: leaf + 0.3, layer.init(jax.random.key(1), x))
     v, g, b = (params["params"][name] for name in ("kernel", "scale", "bias"))
     np.testing.assert_allclose(layer.apply(params, x), x @ (g * v / jnp.linalg.norm(v, axis=0)) + b, rtol=1e-5)  # pyright: ignore
-    true = jax.grad(lambda v: jnp.sin(x @ (g * v / jnp.linalg.norm(v, axis=0)) + b).sum())(v)
-    found = jax.grad(lambda p: jnp.sin(layer.apply(p, x)).sum())(params)["params"]["kernel"]  # pyright: ignore
+    true = jax.jit(jax.grad(lambda v: jnp.sin(x @ (g * v / jnp.linalg.norm(v, axis=0)) + b).sum()))(v)
+    found = jax.jit(jax.grad(lambda p: jnp.sin(layer.apply(p, x)).sum()))(params)["params"]["kernel"]  # pyright: ignore
     unit = v / jnp.linalg.norm(v, axis=0)
     across = found - unit * (unit * found).sum(axis=0)  # what changes the function
     np.testing.assert_allclose(across, true, rtol=1e-4, atol=1e-6)
@@ -89,8 +93,8 @@ def test_a_column_of_a_weight_normalised_layer_has_the_length_that_was_learnt() 
 
 def test_the_dense_network_normalises_each_record_on_its_own() -> None:
     model, x = Dense(num_classes=3, hidden=(8, 6)), jax.random.normal(jax.random.key(0), (4, 9))
-    params = model.init(jax.random.key(1), x[0], train=False)
-    together: Any = jax.vmap(lambda row: model.apply(params, row, train=False))(x)
+    params = jax.jit(functools.partial(model.init, train=False))(jax.random.key(1), x[0])
+    together: Any = jax.jit(jax.vmap(lambda row: model.apply(params, row, train=False)))(x)
     np.testing.assert_allclose(together[2], model.apply(params, x[2], train=False), rtol=1e-5)  # pyright: ignore
     half: Any = Dense(num_classes=3, hidden=(8, 6), dtype=jnp.bfloat16).apply(params, x[2], train=False)
     assert half.dtype == jnp.float32

@@ -15,22 +15,23 @@ from jaxdp.noise.draws._normal import LARGEST_NORMAL, _cosine, _radius
 from jaxdp.noise.draws._threefry import index_bits, threefry
 
 FALSE_ALARM = 1e-4
+draw = jax.jit(standard_normal, static_argnums=1)
 
 
 def test_the_draws_follow_the_normal_distribution() -> None:
-    draws = np.asarray(standard_normal(jax.random.key(0), (1_000_000,)), np.float64)
+    draws = np.asarray(draw(jax.random.key(0), (1_000_000,)), np.float64)
     assert scipy.stats.kstest(draws, "norm").pvalue > FALSE_ALARM
 
 
 def test_the_tail_has_the_mass_of_a_normal_tail() -> None:
-    draws = np.abs(np.asarray(standard_normal(jax.random.key(1), (4_000_000,))))
+    draws = np.abs(np.asarray(draw(jax.random.key(1), (4_000_000,))))
     for cut in (3.0, 4.0, 4.5):
         expected = len(draws) * 2 * scipy.stats.norm.sf(cut)
         assert FALSE_ALARM < scipy.stats.poisson.cdf(int((draws > cut).sum()), expected) < 1 - FALSE_ALARM
 
 
 def test_neighbours_along_every_axis_are_independent() -> None:
-    draws = np.asarray(standard_normal(jax.random.key(2), (1_000, 1_000)), np.float64)
+    draws = np.asarray(draw(jax.random.key(2), (1_000, 1_000)), np.float64)
     for first, second in ((draws[:-1], draws[1:]), (draws[:, :-1], draws[:, 1:])):
         _independent(first.ravel(), second.ravel())
 
@@ -42,13 +43,16 @@ def _independent(first: np.ndarray, second: np.ndarray) -> None:
 
 def _of_bits(first: np.ndarray, others: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
     """The normals that are made of these words."""
-    words = jnp.asarray(first, jnp.uint32), jnp.asarray(others, jnp.uint32)
-    monkeypatch.setattr(_normal, "index_bits", lambda key, shape: words)
-    return np.asarray(_normal._normal(jnp.zeros(2, jnp.uint32), first.shape), np.float64)
+
+    def made(*words: jax.Array) -> jax.Array:
+        monkeypatch.setattr(_normal, "index_bits", lambda key, shape: words)
+        return _normal._normal(jnp.zeros(2, jnp.uint32), first.shape)
+
+    return np.asarray(jax.jit(made)(jnp.asarray(first), jnp.asarray(others)), np.float64)
 
 
 def test_the_tails_reach_far_beyond_those_of_a_float32_uniform() -> None:
-    deepest = _radius(jnp.zeros(17, jnp.uint32), jnp.arange(17, dtype=jnp.uint32))
+    deepest = jax.jit(_radius)(jnp.zeros(17, jnp.uint32), jnp.arange(17, dtype=jnp.uint32))
     assert float(deepest[0]) == pytest.approx(math.sqrt(2 * 73 * math.log(2)), rel=1e-6)
     assert int(np.sum(np.asarray(deepest) > LARGEST_NORMAL)) == 16
     assert LARGEST_NORMAL > 9.1
@@ -71,38 +75,39 @@ def test_the_bits_become_the_box_muller_transform_of_them() -> None:
     high, others = rng.integers(1, 2**32, 10_000, np.uint32), rng.integers(0, 2**32, 10_000, np.uint32)
     high[::2] = 0
     angle = rng.integers(0, 2**24, 10_000, np.uint32)
-    cosine = _cosine(jnp.asarray(angle))
+    cosine = jax.jit(_cosine)(jnp.asarray(angle))
     # The quadrant is cut from -π/4, a rotation by which the angle's distribution doesn't change.
     theta = 2 * np.pi * (angle + 0.5) / 2**24 - np.pi / 4
     np.testing.assert_allclose(cosine, np.cos(theta), atol=3e-7)
     low = others % 256 + 0.5
     u = np.where(high > 0, (high * 256.0 + low) / 2**40, (others * 256.0 + low) / 2**72)
-    radius = np.asarray(_radius(jnp.asarray(high), jnp.asarray(others)), np.float64)
+    radius = np.asarray(jax.jit(_radius)(jnp.asarray(high), jnp.asarray(others)), np.float64)
     np.testing.assert_allclose(np.square(radius), -2 * np.log(u), rtol=1e-6, atol=3e-7)
 
 
 def test_the_generator_is_that_of_jax_keys() -> None:
     words = np.random.default_rng(0).integers(0, 2**32, (4, 1000), np.uint32)
-    ours = jax.vmap(lambda k0, k1, x, y: jnp.stack(threefry(jnp.stack([k0, k1]), x, y)), out_axes=1)(*words)
+    one = lambda k0, k1, x, y: jnp.stack(threefry(jnp.stack([k0, k1]), x, y))
+    ours = jax.jit(jax.vmap(one, out_axes=1))(*words)
     theirs = jax.extend.random.threefry2x32_p.bind(*(jnp.asarray(row) for row in words))
     np.testing.assert_array_equal(ours, np.stack(theirs))
 
 
 def test_no_two_elements_share_their_bits() -> None:
     for shape in ((), (1000,), (7, 11), (3, 1, 5, 2), (4, 0)):
-        first, second = index_bits(jnp.array([1, 2], jnp.uint32), shape)
+        first, second = jax.jit(index_bits, static_argnums=1)(jnp.array([1, 2], jnp.uint32), shape)
         assert first.shape == second.shape == shape
         assert len(np.unique(np.stack([np.ravel(first), np.ravel(second)]), axis=1).T) == first.size
 
 
 def test_leaves_of_the_same_shape_get_independent_noise() -> None:
-    noise = tree_normal(jax.random.key(3), {"a": jnp.zeros(100_000), "b": jnp.zeros(100_000)})
+    noise = jax.jit(tree_normal)(jax.random.key(3), {"a": jnp.zeros(100_000), "b": jnp.zeros(100_000)})
     assert scipy.stats.pearsonr(np.asarray(noise["a"]), np.asarray(noise["b"])).pvalue > FALSE_ALARM
 
 
 def test_odd_shapes_scalars_and_empty_leaves_are_drawn() -> None:
     for shape in ((), (0,), (1,), (3, 5)):
-        assert standard_normal(jax.random.key(0), shape).shape == shape
+        assert draw(jax.random.key(0), shape).shape == shape
 
 
 def test_a_key_from_entropy_fills_all_its_bits() -> None:

@@ -1,5 +1,6 @@
 """The student: what it learns of answers, and of what is not answered."""
 
+import functools
 from typing import Any
 
 import jax
@@ -47,7 +48,7 @@ def few_answers(classes: np.ndarray) -> np.ndarray:
 
 
 def accuracy(params: Any, points: np.ndarray, classes: np.ndarray) -> float:
-    return float(np.mean(np.argmax(jax.vmap(logits, (None, 0))(params, points), axis=1) == classes))
+    return float(np.mean(np.argmax(jax.jit(jax.vmap(logits, (None, 0)))(params, points), axis=1) == classes))
 
 
 @pytest.mark.parametrize("method", ["fixmatch", "supervised"])
@@ -83,17 +84,20 @@ def test_a_step_is_its_formula() -> None:
         HOW["strongly"](key, points[row]) for key, row in zip(jax.random.split(strong, 12), chosen, strict=True)
     ]
 
+    belief = jax.jit(lambda params, x: jax.nn.softmax(logits(params, x)))
+    beliefs = [np.asarray(belief(params, x)) for x in weakly]
+
+    @jax.jit
+    @jax.value_and_grad
     def loss(params: Any) -> Any:
         entropy = optax.softmax_cross_entropy_with_integer_labels
         total = sum(entropy(logits(params, x), labels[row]) for x, row in zip(seen, known, strict=True)) / 4
-        for x, y in zip(weakly, strongly, strict=True):
-            believed = jax.nn.softmax(logits(init(jax.random.key(2)), x))
+        for believed, y in zip(beliefs, strongly, strict=True):
             if believed.max() >= tau:
                 total += entropy(logits(params, y), believed.argmax()) / 12
         return total
 
-    with jax.debug_key_reuse(False):  # the same model is made again on purpose
-        expected_loss, grads = jax.value_and_grad(loss)(params)
+    expected_loss, grads = loss(params)
     np.testing.assert_allclose(metrics.loss[0], expected_loss, rtol=1e-5)
     expected = jax.tree.map(lambda leaf, grad: leaf - rate * grad, params, grads)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), state.params[0], expected)
@@ -144,7 +148,7 @@ def test_what_teaches_nothing_is_refused(labels: np.ndarray, changes: dict[str, 
 
 def test_a_distortion_by_nothing_changes_nothing() -> None:
     image = jax.random.uniform(jax.random.key(0), (7, 9, 2), minval=-1.0)
-    still = distorted(jax.random.key(1), image, turn=0.0, scale=0.0, shift=0.0)
+    still = jax.jit(functools.partial(distorted, turn=0.0, scale=0.0, shift=0.0))(jax.random.key(1), image)
     np.testing.assert_allclose(still, image, atol=1e-6)
 
 
@@ -154,7 +158,7 @@ def test_a_distorted_image_is_the_image_resampled_at_the_moved_places() -> None:
     key = jax.random.key(5)
     numbers = np.asarray(jax.random.uniform(own_key(key, Domain.DISTORTED), (6,), jnp.float32, -1.0, 1.0), np.float64)
     with jax.debug_key_reuse(False):  # the oracle draws the same numbers
-        moved = distorted(key, jnp.asarray(plane))[8:20, 8:20, 0]
+        moved = np.asarray(jax.jit(distorted)(key, jnp.asarray(plane)))[8:20, 8:20, 0]
     slant = 0.2 * (-numbers[1] + 0.5 * numbers[4])
     from_centre = rows - 13.5, columns - 13.5
     row = (1 + 0.15 * numbers[3]) * from_centre[0] + slant * from_centre[1] + 2 * numbers[5]
@@ -164,8 +168,10 @@ def test_a_distorted_image_is_the_image_resampled_at_the_moved_places() -> None:
 
 
 def test_a_hole_is_a_black_square() -> None:
-    holes = jax.vmap(lambda key: erased(key, jnp.ones((28, 28, 1)), 10))(jax.random.split(jax.random.key(0), 50))
-    black = np.asarray((holes == -1).sum(axis=(1, 2, 3)))
+    holes = jax.jit(jax.vmap(lambda key: erased(key, jnp.ones((28, 28, 1)), 10)))(
+        jax.random.split(jax.random.key(0), 50)
+    )
+    black = (np.asarray(holes) == -1).sum(axis=(1, 2, 3))
     assert black.max() == 100
     assert black.min() >= 25
     assert set(np.unique(holes)) == {-1.0, 1.0}

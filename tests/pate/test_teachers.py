@@ -77,19 +77,20 @@ def trained_by_a_plain_loop(key: Any, own: np.ndarray) -> Any:
     of_init, of_order, of_loss = jax.random.split(key, 3)
     inputs, labels = records()
     order = np.concatenate([jax.random.permutation(each, len(own)) for each in jax.random.split(of_order, 2)])
-    params = init(of_init)
-    state = OPTIMIZER.init(params)
+    params = jax.jit(init)(of_init)
+    state, update = OPTIMIZER.init(params), jax.jit(OPTIMIZER.update)
 
     @jax.jit
-    def mean_loss(params: Any, images: Any, labels: Any, keys: Any) -> Any:
+    @jax.grad
+    def gradient(params: Any, images: Any, labels: Any, keys: Any) -> Any:
         losses = [loss(params, (image, label), key) for image, label, key in zip(images, labels, keys, strict=True)]
         return sum(losses) / 4
 
     for step in range(len(order) // 4):
         rows = own[order[4 * step : 4 * step + 4]]
         keys = jax.random.split(jax.random.fold_in(of_loss, step), 4)
-        grads = jax.grad(mean_loss)(params, inputs[rows], labels[rows], keys)
-        updates, state = OPTIMIZER.update(grads, state, params)
+        grads = gradient(params, inputs[rows], labels[rows], keys)
+        updates, state = update(grads, state, params)
         params = optax.apply_updates(params, updates)
     return params
 
@@ -130,14 +131,9 @@ def test_a_record_teaches_one_teacher_and_no_other() -> None:
 def test_predictions_and_accuracies_are_those_of_each_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_teachers, "_ROWS", 10)  # so that the last part is a short one
     inputs, labels = records()
-    teachers = trained()
-    one_by_one = [
-        [
-            int(jnp.argmax(logits(jax.tree.map(lambda leaf, at=at: leaf[at], teachers.params), image)))
-            for image in inputs
-        ]
-        for at in range(4)
-    ]
+    teachers, of_one = trained(), jax.jit(logits)
+    models = [jax.tree.map(lambda leaf, at=at: np.asarray(leaf)[at], teachers.params) for at in range(4)]
+    one_by_one = [[int(np.argmax(of_one(model, image))) for image in inputs] for model in models]
     np.testing.assert_array_equal(teachers.predict(logits, inputs), one_by_one)
     accuracy = teachers.accuracy(logits, inputs, labels)
     np.testing.assert_allclose(accuracy, np.mean(np.array(one_by_one) == labels, axis=1))

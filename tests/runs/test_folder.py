@@ -222,7 +222,6 @@ HOLD = """
 import sys
 from pathlib import Path
 from jaxdp.runs._folder import RunFolder
-from jaxdp.commands.train._train import _problem
 with RunFolder(Path(sys.argv[1])).locked():
     print("held", flush=True)
     sys.stdin.read()

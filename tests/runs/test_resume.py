@@ -23,26 +23,26 @@ from jaxdp.clipping import Quantile
 from jaxdp.runs import Checkpoint, CheckpointFolder, _loop
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
-EPOCHS = 6
+EPOCHS = 4
 LESS_LIKELY = ("empty files", "an empty folder")
-
-
-def options(epochs: int = EPOCHS, model: str = "cnn") -> list[str]:
-    """A private run of 8 steps an epoch."""
-    chosen = ["train", "--model", model, "--data-dir", str(FIXTURES), "--epochs", str(epochs), "--batch-size", "64"]
-    return [*chosen, "--delta", "1e-3", "--seed", "7", "--opt", "adam"]
+COMMON = ["--batch-size", "64", "--delta", "1e-3", "--seed", "7", "--opt", "adam", "--noise-multiplier", "2"]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def options(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A private run of 8 steps an epoch, of a small network with dropout, so that every kind of key matters."""
+    tables = tmp_path_factory.mktemp("tables")
+    cli.main(["lookalike", str(tables), "--rows", "640", "--features", "6", "--targets", "3", "--test-rows", "20"])
+    files = ["--features", str(tables / "train_features.csv"), "--targets", str(tables / "train_targets_scored.csv")]
+    sizes = ["--bounds", "-10", "10", "--hidden", "8", "--epochs", str(EPOCHS)]
+    return ["train", "--dataset", "csv", *files, *sizes, *COMMON]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("undisturbed") / "run"
-    cli.main([*options(), "--output", str(folder)])
+    cli.main([*options, "--output", str(folder)])
     return result(folder)
-
-
-def interrupt_at_epoch(epoch: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start a run and break it off when it is about to record an epoch."""
-    interrupt_at_epoch_of(options(), epoch, folder, monkeypatch)
 
 
 def damage(checkpoint: Path, how: str = "a flipped byte") -> None:
@@ -62,17 +62,19 @@ def damage(checkpoint: Path, how: str = "a flipped byte") -> None:
     victim.write_bytes(content)
 
 
-def test_an_interrupted_run_resumes_to_the_same_result(tmp_path: Path, undisturbed: Any, monkeypatch) -> None:
-    interrupt_at_epoch(5, tmp_path / "run", monkeypatch)
+def test_an_interrupted_run_resumes_to_the_same_result(
+    options: list[str], tmp_path: Path, undisturbed: Any, monkeypatch
+) -> None:
+    interrupt_at_epoch_of(options, 3, tmp_path / "run", monkeypatch)
     assert jaxdp.load_run(tmp_path / "run").summary is None
     cli.main(["train", "--resume", str(tmp_path / "run")])
     assert result(tmp_path / "run") == undisturbed
 
 
 def test_an_interrupted_run_resumes_with_another_number_of_examples_in_memory(
-    tmp_path: Path, undisturbed: Any, monkeypatch
+    options: list[str], tmp_path: Path, undisturbed: Any, monkeypatch
 ) -> None:
-    interrupt_at_epoch(5, tmp_path / "run", monkeypatch)
+    interrupt_at_epoch_of(options, 3, tmp_path / "run", monkeypatch)
     before = (tmp_path / "run" / "config.json").read_bytes()
     cli.main(["train", "--resume", str(tmp_path / "run"), "--microbatch-size", "16"])
     assert (tmp_path / "run" / "config.json").read_bytes() == before
@@ -114,17 +116,19 @@ def test_a_run_whose_clip_norm_follows_a_quantile_resumes_to_the_same_bits(tmp_p
 
 @pytest.mark.slow
 def test_resume_stands_for_the_output_folder_where_it_has_no_value(
-    tmp_path: Path, undisturbed: Any, monkeypatch
+    options: list[str], tmp_path: Path, undisturbed: Any, monkeypatch
 ) -> None:
-    interrupt_at_epoch(2, tmp_path / "run", monkeypatch)
-    cli.main([*options(), "--output", str(tmp_path / "run"), "--resume"])
+    interrupt_at_epoch_of(options, 2, tmp_path / "run", monkeypatch)
+    cli.main([*options, "--output", str(tmp_path / "run"), "--resume"])
     assert result(tmp_path / "run") == undisturbed
 
 
 @pytest.mark.slow
-def test_checkpoints_within_an_epoch_resume_to_the_same_result(tmp_path: Path, undisturbed: Any, monkeypatch) -> None:
+def test_checkpoints_within_an_epoch_resume_to_the_same_result(
+    options: list[str], tmp_path: Path, undisturbed: Any, monkeypatch
+) -> None:
     monkeypatch.setattr(_loop, "_SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    interrupt_at_epoch(3, tmp_path / "run", monkeypatch)
+    interrupt_at_epoch_of(options, 3, tmp_path / "run", monkeypatch)
     newest = max(int(path.name) for path in (tmp_path / "run" / "private" / "checkpoints").iterdir())
     assert newest == 23  # the last step but one of epoch 3
     cli.main(["train", "--resume", str(tmp_path / "run")])
@@ -134,19 +138,19 @@ def test_checkpoints_within_an_epoch_resume_to_the_same_result(tmp_path: Path, u
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["a flipped byte", *(pytest.param(how, marks=pytest.mark.slow) for how in LESS_LIKELY)])
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
-    how: str, tmp_path: Path, undisturbed: Any, monkeypatch, capsys: pytest.CaptureFixture[str]
+    how: str, options: list[str], tmp_path: Path, undisturbed: Any, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupt_at_epoch(5, tmp_path / "run", monkeypatch)
-    damage(tmp_path / "run" / "private" / "checkpoints" / "32", how)
+    interrupt_at_epoch_of(options, 4, tmp_path / "run", monkeypatch)
+    damage(tmp_path / "run" / "private" / "checkpoints" / "24", how)
     cli.main(["train", "--resume", str(tmp_path / "run")])
     assert "is damaged" in capsys.readouterr().out
     assert result(tmp_path / "run") == undisturbed
 
 
 def test_a_checkpoint_of_another_run_is_refused_even_where_the_configuration_was_made_to_fit(
-    tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+    options: list[str], tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupt_at_epoch(2, tmp_path / "run", monkeypatch)
+    interrupt_at_epoch_of(options, 2, tmp_path / "run", monkeypatch)
     config = tmp_path / "run" / "config.json"
     config.write_text(config.read_text().replace('"delta": 0.001', '"delta": 0.0015'))
     with pytest.raises(SystemExit) as exit_:
@@ -156,9 +160,9 @@ def test_a_checkpoint_of_another_run_is_refused_even_where_the_configuration_was
 
 
 def test_where_every_checkpoint_is_damaged_the_run_is_refused_and_left_as_it_is(
-    tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+    options: list[str], tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    interrupt_at_epoch(4, tmp_path / "run", monkeypatch)
+    interrupt_at_epoch_of(options, 4, tmp_path / "run", monkeypatch)
     for step in ("16", "24"):
         damage(tmp_path / "run" / "private" / "checkpoints" / step)
     before = (tmp_path / "run" / "private" / "metrics.jsonl").read_bytes()
@@ -171,13 +175,13 @@ def test_where_every_checkpoint_is_damaged_the_run_is_refused_and_left_as_it_is(
 
 @pytest.mark.slow
 def test_a_run_killed_at_random_moments_and_resumed_ends_bit_for_bit_as_one_never_killed(tmp_path: Path) -> None:
-    epochs, model = 16, "mlp"  # with dropout, so that every kind of key matters
+    options = ["train", "--model", "mlp", "--data-dir", str(FIXTURES), "--epochs", "16", *COMMON]  # with dropout, too
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {**os.environ, "JAX_PLATFORMS": "cpu"}}
     whole = subprocess.Popen(
-        [sys.executable, "-m", "jaxdp.cli", *options(epochs, model), "--output", str(tmp_path / "whole")], **quiet
+        [sys.executable, "-m", "jaxdp.cli", *options, "--output", str(tmp_path / "whole")], **quiet
     )
     killed, metrics = tmp_path / "killed", tmp_path / "killed" / "private" / "metrics.jsonl"
-    command = [*options(epochs, model), "--output", str(killed)]
+    command = [*options, "--output", str(killed)]
     for attempt in range(3):
         process = subprocess.Popen([sys.executable, "-m", "jaxdp.cli", *command], **quiet)
         lines_before = len(metrics.read_text().splitlines()) if metrics.exists() else 0
