@@ -36,6 +36,7 @@ RESULTS = {  # what functions return, which nobody needs to make, and what other
         "Sampler",
         "Spent",
         "Total",
+        "Aggregator",
         "Forecast",
         "Labels",
         "Report",
