@@ -77,7 +77,7 @@ def _of_images(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any
     """The CSV's first line, the others, and the probabilities."""
     if options.data == "test":
         data_dir = run.options["data_dir"]
-        images = data.load(run.options["dataset"], Path(data_dir) if data_dir else None).test_images
+        images, _ = data.load_labelled(run.options["dataset"], Path(data_dir) if data_dir else None).test
     else:
         try:
             images = np.load(options.data)

@@ -26,7 +26,7 @@ from ... import _checks, data as datasets
 from ..._errors import UsageError
 from ..._interrupts import asked_to_stop, resumable, stop_here
 from ...dpsgd._step import TrainState
-from ...models import Classifier, evaluate
+from ...models import Classifier
 from ...pate._budget import within_budget
 from ...pate._shards import size_of_shards
 from ...pate._teachers import Ensemble, check_batch_size, predicted_classes
@@ -262,7 +262,7 @@ class _Job:
                     save=lambda state, totals: checkpoints.save(_checkpoint(state, totals)),
                 )
                 for _, state, totals in loop.epochs(start.state, Totals(**start.totals)):
-                    loss, accuracy = evaluate(
+                    loss, accuracy = model.evaluate(
                         model.probabilities(state.params[1], self.data.test_images[held_back]),
                         self.data.test_labels[held_back],
                     )
