@@ -8,29 +8,26 @@ from .._errors import UsageError
 from ._dataset import Dataset
 from ._labelled import Labelled
 from ._mnist import load_mnist
-from ._tfds import load_tfds
+from ._tfds import Progress, load_tfds, no_progress
 
+DATASETS: dict[str, Callable[[], Dataset | Labelled]] = {"mnist": load_mnist}
+"""Data sets by name: functions that give a `Dataset` of images or a `Labelled` one of other records.
 
-def _mnist(data_dir: Path | None) -> Dataset:
-    return load_mnist() if data_dir is None else load_tfds("mnist", data_dir)
+Any other name, and with a folder of prepared data sets every name, is one of TFDS. A data set of your own is a line of your
+program, before it trains or loads a run by that name:
 
-
-DATASETS: dict[str, Callable[[Path | None], Dataset | Labelled]] = {"mnist": _mnist}
-"""Data sets by name: functions from `--data-dir`, or None, to a `Dataset` of images or a `Labelled` one of other records.
-
-Any other name is a TFDS data set. One of your own is a line of your program, before it trains or loads a run by that name:
-
-    jaxdp.data.DATASETS["spirals"] = lambda data_dir: jaxdp.data.Labelled(
+    jaxdp.data.DATASETS["spirals"] = lambda: jaxdp.data.Labelled(
         name="spirals", train=(points, classes), test=(others, theirs), task=jaxdp.data.Classes(3))
 """
 
 
-def load(name: str = "mnist", data_dir: Path | None = None) -> Dataset:
-    """A data set of images: the embedded MNIST, one of `DATASETS`, or a TFDS data set prepared under `data_dir`.
+def load(name: str = "mnist", data_dir: Path | None = None, *, progress: Progress = no_progress) -> Dataset:
+    """A data set of images: the embedded MNIST, another one of `DATASETS`, or a TFDS data set prepared under `data_dir`.
 
     Args:
         name: "mnist", another name in `DATASETS`, or that of a TFDS data set; with `data_dir`, "mnist" too is read from there.
         data_dir: the folder in which TFDS prepared the data set; its own default where None.
+        progress: as `load_tfds` takes it.
 
     Returns:
         A `Dataset`.
@@ -38,7 +35,7 @@ def load(name: str = "mnist", data_dir: Path | None = None) -> Dataset:
     Raises:
         UsageError: for a data set that is damaged, unknown, not prepared, or not of images and labels.
     """
-    found = _found(name, data_dir)
+    found = _found(name, data_dir, progress)
     if not isinstance(found, Dataset):
         raise UsageError(
             f"dataset {name!r} is not of images: read it by jaxdp.data.load_labelled, or give one of images"
@@ -46,12 +43,13 @@ def load(name: str = "mnist", data_dir: Path | None = None) -> Dataset:
     return found
 
 
-def load_labelled(name: str = "mnist", data_dir: Path | None = None) -> Labelled:
+def load_labelled(name: str = "mnist", data_dir: Path | None = None, *, progress: Progress = no_progress) -> Labelled:
     """A data set of any records, as training sees it.
 
     Args:
         name: as `load` takes it.
         data_dir: likewise.
+        progress: likewise.
 
     Returns:
         A `Labelled`.
@@ -59,17 +57,19 @@ def load_labelled(name: str = "mnist", data_dir: Path | None = None) -> Labelled
     Raises:
         UsageError: for a data set that is damaged, unknown or not prepared.
     """
-    found = _found(name, data_dir)
+    found = _found(name, data_dir, progress)
     return found.labelled() if isinstance(found, Dataset) else found
 
 
-def _found(name: str, data_dir: Path | None) -> Dataset | Labelled:
+def _found(name: str, data_dir: Path | None, progress: Progress) -> Dataset | Labelled:
     _checks.text("name", name)
     if not name:
         raise UsageError("dataset is empty: give mnist, or the name of a TFDS data set with --data-dir")
-    if name not in DATASETS:
-        return load_tfds(name, data_dir)
-    found = DATASETS[name](data_dir)
-    fix = "return a jaxdp.data.Dataset of images, or a jaxdp.data.Labelled"
-    _checks.instance(f"DATASETS[{name!r}]", found, Dataset | Labelled, fix)
+    if data_dir is not None or name not in DATASETS:
+        return load_tfds(name, data_dir, progress=progress)
+    found = DATASETS[name]()
+    if not isinstance(found, Dataset | Labelled):  # of which nothing is shown: it may be private
+        raise UsageError(
+            f"DATASETS[{name!r}] gave a {type(found).__name__}: return a jaxdp.data.Dataset of images, or a jaxdp.data.Labelled"
+        )
     return found

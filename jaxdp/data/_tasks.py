@@ -1,4 +1,4 @@
-"""What labels say, and with it what is learned of them: the loss of a record, probabilities, and how they are evaluated.
+"""Tasks: the meaning of labels, and with it the loss of a record, probabilities, and how they are evaluated.
 
 A data set has a task (`Labelled.task`), and a model's outputs are read by it: nobody asks what a model is called. `TASKS` has
 the tasks by the names that a run's folder gives them.

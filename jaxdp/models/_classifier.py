@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import flax.errors
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -20,8 +21,9 @@ from ._mlp import MLP
 from ._strided import StridedCNN
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "mlp": MLP, "strided": StridedCNN, "dense": Dense}
-"""Models by name: called with `num_classes=`, the number of outputs, and those of `activation=` and, for tables, `hidden=` and
-`dtype=` that they take, they make a flax module from one record's input, and `train=`, to logits.
+"""Models by name: functions of `num_classes=`, the number of outputs, and of those of `activation=` and, for tables, `hidden=`
+and `dtype=` that they have, to a flax module. It maps one record's input, with `train=`, to logits, and may draw from the rng
+named "dropout".
 
 One of your own is a line of your program, before it trains or loads a run with it:
 
@@ -72,7 +74,8 @@ def classifier(
         **architecture: what the model takes beside the number of its outputs, as plain values; an activation by its name.
 
     Raises:
-        UsageError: for a model that is not known, doesn't take such inputs, or can't be trained on single examples.
+        UsageError: for a model that is not known, doesn't take such inputs, has other outputs than the task asks for, or can't be
+            trained on single examples.
     """
     check_model(name)
     kind = next((kind for kind, axes in _AXES.items() if axes == len(input_shape)), None)
@@ -113,11 +116,16 @@ def classifier(
             parts.append(np.asarray(batch_probabilities(params, np.pad(part, padding)))[: len(part)])
         return np.concatenate(parts)
 
-    drops_units = getattr(network, "dropout", 0) > 0
+    params = jax.eval_shape(init, jax.random.key(0))
+    given = jax.eval_shape(logits, params, example).shape
+    if given != (task.outputs,):
+        raise UsageError(
+            f"--model={name} gives outputs of shape {given}, and {task} needs ({task.outputs},): make as many as num_classes says"
+        )
     return Classifier(
         init,
         logits,
-        loss_with_dropout if drops_units else loss,
+        loss_with_dropout if _drops_units(network, params, example) else loss,
         probabilities,
         task.evaluate,
         {
@@ -174,8 +182,17 @@ def models_for(kind: str | None) -> str:
 
 
 def options_of(name: str) -> frozenset[str]:
-    """What a model takes beside the number of its outputs."""
+    """The names of the arguments that a model takes."""
     return frozenset(inspect.signature(MODELS[name]).parameters)
+
+
+def _drops_units(network: nn.Module, params: Any, example: Any) -> bool:
+    """Whether training draws random numbers, of the rng named "dropout"."""
+    try:
+        jax.eval_shape(lambda params, input: network.apply({"params": params}, input, train=True), params, example)
+    except flax.errors.InvalidRngError:
+        return True
+    return False
 
 
 def _taken_by(name: str) -> str | None:

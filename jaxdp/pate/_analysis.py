@@ -1,4 +1,4 @@
-"""What labelling cost: three numbers, each under its own name.
+"""The cost of labelling: three numbers, each under its own name.
 
 - data-independent: from the mechanism alone, by dp-accounting's events. Safe to publish.
 - data-dependent: from the votes, far less where the teachers agreed. It says how much they agreed, so it must stay private.
@@ -33,7 +33,7 @@ CONVERSIONS = ("tight", "classic")
 
 @dataclass(frozen=True)
 class Report:
-    """What `analyze` found.
+    """The costs that `analyze` found.
 
     Attributes:
         mechanism: what was analysed.
@@ -117,7 +117,7 @@ def analyze(
     sanitiser: Sanitiser | None = None,
     rng: np.random.Generator | None = None,
 ) -> Report:
-    """What labelling these queries cost.
+    """Analyse what labelling these queries cost.
 
     Args:
         votes: counts [queries, classes] of all queries that were asked.

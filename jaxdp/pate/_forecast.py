@@ -1,4 +1,4 @@
-"""What to expect before a private query is asked: how many answers, at what cost, for a mechanism and a sample of votes.
+"""A forecast before a private query is asked: how many answers, at what cost, for a mechanism and a sample of votes.
 
 A forecast looks at the votes of its sample, so it is for public or synthetic votes, or for the eyes of those who hold the data.
 """
@@ -16,7 +16,7 @@ from .aggregators import Aggregator, check_aggregator
 
 @dataclass(frozen=True)
 class Forecast:
-    """What to expect of so many queries like those of the sample.
+    """The expected answers and cost of so many queries like those of the sample.
 
     Attributes:
         asked: how many queries.
@@ -34,7 +34,7 @@ class Forecast:
 def forecast(
     votes: Int[Any, "sample classes"], mechanism: Aggregator, *, queries: int, delta: float = 1e-5
 ) -> Forecast:
-    """What `queries` queries whose votes are like those of a sample would be answered, and cost.
+    """Expect answers and cost of `queries` queries whose votes are like those of a sample.
 
     Args:
         votes: counts [sample, classes].

@@ -96,7 +96,7 @@ class Sanitiser:
 
     @property
     def rdp(self) -> float:
-        """What publication itself costs, at the order."""
+        """The RDP of publication itself, at the order."""
         return smooth_sensitivity_rdp(self.beta, self.noise, self.order) + self.order / (
             2 * self.noise_of_sensitivity**2
         )

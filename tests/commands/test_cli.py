@@ -244,7 +244,7 @@ def test_resuming_on_other_data_is_refused(tfds_dir: Path, tmp_path: Path, capsy
     interrupt_at_epoch_of(["train", "--no-dp", "--data-dir", str(tfds_dir)], 1, tmp_path / "run", monkeypatch)
     capsys.readouterr()
     real = train_module.datasets.load
-    changed = lambda *arguments: real(*arguments)._replace(train_labels=np.zeros(512, np.int32)).labelled()
+    changed = lambda *arguments, **_: real(*arguments)._replace(train_labels=np.zeros(512, np.int32)).labelled()
     monkeypatch.setattr(train_module.datasets, "load_labelled", changed)
     assert "let anyone subtract the noise" in refused(["train", "--resume", str(tmp_path / "run")], capsys)
 
@@ -284,7 +284,7 @@ CONFIGS = {
     "{}": "is not as a run writes it (KeyError",
     '{"network": 3}': "is not as a run writes it",
     network(input_shape=3): "is not as a run writes it",
-    network(task={"kind": "classes", "count": "x"}): "count='x' is not a plain number",
+    network(task={"kind": "classes", "count": "x"}): "is not as a run writes it",
     network(task={"kind": "os", "count": 10}): "the task 'os' is none of classes, targets",
     network(model="os"): "--model=os is not known: give one of cnn, dense, mlp, strided",
     network(model="dense"): "--model=dense takes features",

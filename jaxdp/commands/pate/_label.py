@@ -59,7 +59,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
 
 
 def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> None:
-    """What labels cost that were made of a file of predictions.
+    """Tell what labels cost that were made of a file of predictions.
 
     Raises:
         UsageError: for options or files that don't fit each other.

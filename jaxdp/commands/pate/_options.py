@@ -1,4 +1,4 @@
-"""What a user can ask of `jaxdp pate`, `jaxdp pate label` and `jaxdp pate analyze`."""
+"""The options of `jaxdp pate`, `jaxdp pate label` and `jaxdp pate analyze`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,7 +183,7 @@ class LabelOptions(MechanismOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzeOptions(MechanismOptions):
-    """What labels cost that were made of these predictions: data-independent, data-dependent and sanitised epsilon."""
+    """The cost of labels that were made of these predictions: data-independent, data-dependent and sanitised epsilon."""
 
     predictions: tyro.conf.Positional[Path]
     """a .npy file of whole numbers [teachers, examples], or a .csv file with a line a teacher, a column an example, no header"""

@@ -110,7 +110,7 @@ def analysis(
     rng: np.random.Generator | None = None,
     student_probs: np.ndarray | None = None,
 ) -> Report:
-    """What labelling cost; sanitised too where the mechanism and its proof allow it."""
+    """The cost of labelling; sanitised too where the mechanism and its proof allow it."""
     given: dict[str, Any] = {"delta": delta, "answered": None if mechanism.answers_all else answered}
     given["student_probs"] = student_probs
     sanitiser = Sanitiser(failure=min(1e-6, delta / 10))
@@ -151,7 +151,7 @@ def publish(folder: RunFolder, notes: tuple[str, ...] = ()) -> None:
 
 
 def public_figures(report: Report) -> dict[str, Any]:
-    """What labelling cost, whatever the votes were."""
+    """The cost of labelling, whatever the votes were."""
     return {
         "asked": report.asked,
         "answered": report.answered,
@@ -168,7 +168,7 @@ def all_figures(report: Report) -> dict[str, Any]:
 
 
 def statement(report: Report, records: int) -> str:
-    """What is promised, to whom and under which assumptions; fit for publication."""
+    """The promise in words: to whom, and under which assumptions; fit for publication."""
     independent, pld = report.data_independent, report.data_independent_pld
     released = report.mechanism.in_words(teachers=report.teachers, asked=report.asked, answered=report.answered)
     pair = lambda spent: f"({accounting.rounded_up(spent.epsilon)}, {report.delta:g})"

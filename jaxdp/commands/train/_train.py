@@ -27,7 +27,7 @@ from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new
 from ...runs._key_source import KeySource, nonce_as_words
 from ...runs._loop import Loop, Totals
 from ...runs._plots import plot_epsilon, plot_metrics
-from ...runs._report import ProgressDisplay, progress_display, status_line, summary_table
+from ...runs._report import ProgressDisplay, progress_display, rows_shown, status_line, summary_table
 from .. import _options
 from .._options import from_dict, plan_that_matters, that_matter
 from ._optimizer import optimizer, params_of
@@ -338,7 +338,7 @@ def _problem(options: TrainOptions, spent_before: Ledger) -> Problem:
     """The problem that the options pose."""
     if options.is_table:
         return table_problem(options, spent_before)
-    data = datasets.load_labelled(options.dataset, options.data_dir)
+    data = datasets.load_labelled(options.dataset, options.data_dir, progress=rows_shown)
     return problem_of(datasets.hold_back(data, options.holdout), options)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Labels(NamedTuple):
-    """What the teachers gave away.
+    """The labels of some queries, and which of them the teachers' votes answered.
 
     Attributes:
         labels: int32 [examples]. The class, or -1 where there is none.
