@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import numpy as np
 import optax
 import record
 import tyro
@@ -23,7 +24,7 @@ from rich.table import Table
 
 import jaxdp
 from jaxdp.commands.train._plain_step import PlainStep
-from jaxdp.models import classifier
+from jaxdp.models import Classifier, classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +71,14 @@ def main(options: Options) -> None:
     _report(options, variants)
 
 
+def _model(options: Options) -> Classifier:
+    return classifier(
+        options.model, jaxdp.data.Classes(10), input_shape=(28, 28, 1), input_dtype=np.uint8, activation="tanh"
+    )
+
+
 def _plain(options: Options, arrays: Any) -> Variant:
-    model = classifier(options.model, activation="tanh", num_classes=10, input_shape=(28, 28, 1))
+    model = _model(options)
     step = PlainStep(model.loss, optax.sgd(0.1, momentum=0.9), batch_size=options.batch_size, steps_per_epoch=100)
     return _variant("plain", step, model, arrays, options.steps, together=False)
 
@@ -79,7 +86,7 @@ def _plain(options: Options, arrays: Any) -> Variant:
 def _private(
     options: Options, arrays: Any, microbatch_size: int | None, *, method: str = "auto", together: bool = False
 ) -> Variant:
-    model = classifier(options.model, activation="tanh", num_classes=10, input_shape=(28, 28, 1))
+    model = _model(options)
     run = jaxdp.DPSGD(
         num_examples=60_000,
         expected_batch_size=options.batch_size,

@@ -475,6 +475,12 @@ def _of_data() -> Iterator[tuple[str, Call]]:
     yield "group_by_user", Call(data.group_by_user, owned, of(tuple))
     yield "loss_of_user", Call(data.loss_of_user, {"loss_fn": loss}, lambda value: callable(value))
     yield "load", Call(data.load, {"name": "nowhere", "data_dir": pathlib.Path("nowhere")}, lambda _: False)
+    yield (
+        "load_labelled",
+        Call(data.load_labelled, {"name": "nowhere", "data_dir": pathlib.Path("nowhere")}, lambda _: False),
+    )
+    yield "Classes", Call(data.Classes, {"count": 3}, of(data.Classes))
+    yield "Targets", Call(data.Targets, {"count": 3}, of(data.Targets))
     yield "load_tfds", Call(data.load_tfds, {"name": "nowhere", "data_dir": pathlib.Path("nowhere")}, lambda _: False)
     yield "load_mnist", Call(data.load_mnist, {"directory": pathlib.Path("nowhere")}, of(data.Dataset), 0.2)
     yield (

@@ -76,6 +76,7 @@ PATHS = shlex.split(
 )
 GOOD: dict[str, tuple[str, ...]] = {  # by an option's name, where its type alone doesn't lead far
     "dataset": ("mnist", "mnist", "csv", "csv", "nosuch", "../mnist", "/"),
+    "model": ("cnn", "mlp", "dense", "nosuch"),
     "data_dir": (str(FIXTURES),),
     "features": ("table/train_features.csv",),
     "targets": ("table/train_targets_scored.csv",),

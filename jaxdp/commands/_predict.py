@@ -14,6 +14,7 @@ from .. import data
 from .._errors import UsageError
 from .._outputs import check_output, written
 from ..runs import FinishedRun, load_run
+from ..runs._report import rows_shown
 from ._effects import Effect
 
 _OVERWRITING = Effect(("overwrite",), lambda job: job.output is not None, lambda _: "without --output FILE")
@@ -77,7 +78,8 @@ def _of_images(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any
     """The CSV's first line, the others, and the probabilities."""
     if options.data == "test":
         data_dir = run.options["data_dir"]
-        images = data.load(run.options["dataset"], Path(data_dir) if data_dir else None).test_images
+        folder = Path(data_dir) if data_dir else None
+        images, _ = data.load_labelled(run.options["dataset"], folder, progress=rows_shown).test
     else:
         try:
             images = np.load(options.data)

@@ -1,9 +1,15 @@
-"""Images and labels as arrays: MNIST from the package itself, anything else from a TFDS data set prepared on disk. Tables with
-binary targets from CSV files."""
+"""Records with labels, as arrays: images (MNIST from the package itself, others from TFDS data sets prepared on disk), tables
+with binary targets from CSV files, and data sets of one's own.
+
+A `Dataset` of images and a `Table` are read by their own functions; each becomes a `Labelled` data set, which is what training
+takes: inputs, labels, and a `Task` that says what labels mean, which loss they have and how predictions are evaluated. A data set
+of one's own is a line in `DATASETS`.
+"""
 
 from ._csv import Columns as Columns, read_columns as read_columns
 from ._dataset import Dataset as Dataset, fingerprint as fingerprint, hold_back as hold_back
-from ._load import load as load
+from ._labelled import Labelled as Labelled
+from ._load import DATASETS as DATASETS, load as load, load_labelled as load_labelled
 from ._lookalike import write_lookalike as write_lookalike
 from ._mnist import load_mnist as load_mnist
 from ._scaling import (
@@ -14,10 +20,12 @@ from ._scaling import (
 )
 from ._table import (
     Encoding as Encoding,
+    Table as Table,
     chosen_columns as chosen_columns,
     declared_categories as declared_categories,
     read_targets as read_targets,
     refuse_constant as refuse_constant,
 )
+from ._tasks import TASKS as TASKS, Classes as Classes, Targets as Targets, Task as Task
 from ._tfds import load_tfds as load_tfds
 from ._users import group_by_user as group_by_user, loss_of_user as loss_of_user

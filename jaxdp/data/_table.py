@@ -15,7 +15,9 @@ from jaxtyping import Float32, UInt8
 from .. import _checks
 from .._errors import UsageError
 from ._csv import Columns, header_of, read_columns
+from ._labelled import Labelled
 from ._scaling import Bounds
+from ._tasks import Targets
 
 MOA_CATEGORIES = ("cp_type=trt_cp,ctl_vehicle", "cp_time=24,48,72", "cp_dose=D1,D2")  # of the drug-response competition
 
@@ -58,6 +60,44 @@ class Encoding:
         """The inverse of `to_dict`."""
         categories = {name: tuple(values) for name, values in stored["categories"].items()}
         return cls(tuple(stored["columns"]), categories, stored["missing"], Bounds.from_dict(stored["bounds"]))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in memory, encoded.
+
+    Attributes:
+        name: what it is called.
+        features: float32 [rows, features].
+        targets: uint8 [rows, targets], 0 or 1.
+        encoding: how the features were encoded.
+        id_name: what the column of ids is called.
+        target_names: one a target.
+    """
+
+    name: str
+    features: Float32[np.ndarray, "rows features"]
+    targets: UInt8[np.ndarray, "rows targets"]
+    encoding: Encoding
+    id_name: str
+    target_names: tuple[str, ...]
+
+    def labelled(self, train: np.ndarray, test: np.ndarray) -> Labelled:
+        """The table as training sees it: some rows to train on, others, which are people held back, to evaluate on."""
+        pick = lambda rows: (self.features[rows], self.targets[rows])
+        return Labelled(
+            name=self.name,
+            train=pick(train),
+            test=pick(test),
+            task=Targets(len(self.target_names)),
+            public_test=False,
+            described={
+                "encoding": self.encoding.to_dict(),
+                "id": self.id_name,
+                "targets": self.target_names,
+                "features": self.features.shape[1],
+            },
+        )
 
 
 def chosen_columns(path: Path, listed: Path | None) -> tuple[str, ...]:

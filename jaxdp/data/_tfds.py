@@ -10,6 +10,7 @@ import os
 import re
 import tempfile
 import zipfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,21 @@ from .. import _checks
 from .._errors import UsageError
 from ._dataset import Dataset
 
+Progress = Callable[[range, str], Iterable[int]]
 
-def load_tfds(name: str, data_dir: Path | None = None) -> Dataset:
+
+def no_progress(rows: range, said: str) -> Iterable[int]:
+    """The rows, and nothing shown."""
+    return rows
+
+
+def load_tfds(name: str, data_dir: Path | None = None, *, progress: Progress = no_progress) -> Dataset:
     """The "train" and "test" splits of a prepared TFDS data set.
 
     Args:
         name: as in TFDS: "mnist", "cifar10", "name/config", "name:1.2.3".
         data_dir: the folder in which it was prepared; `~/tensorflow_datasets` by default, as in TFDS.
+        progress: `progress(rows, said)` gives the same rows one by one, and may show how far they are.
 
     Returns:
         A `Dataset`; without a "test" split, "validation" stands in.
@@ -35,6 +44,7 @@ def load_tfds(name: str, data_dir: Path | None = None) -> Dataset:
             images of one size with integer labels. The message says which command prepares it.
     """
     _checks.text("name", name)
+    _checks.function("progress", progress, "give a function of rows and what to say of them, or leave it out")
     root = Path("~/tensorflow_datasets").expanduser() if data_dir is None else _checks.path("data_dir", data_dir)
     folder = _prepared_folder(name, root)
     builder = _builder(name, folder, root)
@@ -43,7 +53,7 @@ def load_tfds(name: str, data_dir: Path | None = None) -> Dataset:
     cached = _cache_path(folder)
     arrays = _read_cache(cached)
     if arrays is None:
-        arrays = [array for split in splits for array in _decode(builder, split, image, label)]
+        arrays = [array for split in splits for array in _decode(builder, split, image, label, progress)]
         _write_cache(cached, arrays)
     train_images, train_labels, test_images, test_labels = arrays
     num_classes = builder.info.features[label].num_classes
@@ -117,11 +127,9 @@ def _split_names(name: str, splits: Any) -> tuple[str, str]:
     return "train", test
 
 
-def _decode(builder: Any, split: str, image: str, label: str) -> tuple[np.ndarray, np.ndarray]:
-    from rich.progress import track
-
+def _decode(builder: Any, split: str, image: str, label: str, progress: Progress) -> tuple[np.ndarray, np.ndarray]:
     source = builder.as_data_source(split)
-    records = [source[i] for i in track(range(len(source)), f"decoding {builder.name} {split}", transient=True)]
+    records = [source[i] for i in progress(range(len(source)), f"decoding {builder.name} {split}")]
     images = np.stack([record[image] for record in records]).astype(np.uint8)
     return images, np.array([record[label] for record in records], np.int32)
 

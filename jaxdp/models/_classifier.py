@@ -1,18 +1,39 @@
-"""A flax model as what training and prediction need: a loss for one example, probabilities, an accuracy."""
+"""A flax model with a task: a loss for one example, probabilities, an accuracy."""
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import flax.errors
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Key, Num
 
+from .._errors import UsageError
+from ..data import TASKS, Task
 from ..dpsgd import validate
+from ._cnn import CNN
+from ._dense import Dense
+from ._mlp import MLP
+from ._strided import StridedCNN
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "mlp": MLP, "strided": StridedCNN, "dense": Dense}
+"""Models by name: functions of `num_classes=`, the number of outputs, and of those of `activation=` and, for tables, `hidden=`
+and `dtype=` that they have, to a flax module. It maps one record's input, with `train=`, to logits, and may draw from the rng
+named "dropout".
+
+One of your own is a line of your program, before it trains or loads a run with it:
+
+    jaxdp.models.MODELS["mine"] = Mine
+
+A class attribute `takes`, "images" or "features", says that it can do with those alone.
+"""
 
 _ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
+_AXES = {"images": 3, "features": 1}
 _EVALUATION_BATCH = 1000
 
 
@@ -23,8 +44,8 @@ class Classifier:
     Attributes:
         init: `init(key) -> params`.
         logits: `logits(params, input) -> [classes]`, for one input, no unit dropped.
-        loss: `loss(params, (input, label)) -> (loss, accuracy)` for one example; takes `rng=` if the model drops units. Of
-            several targets the losses are added up and the accuracies averaged.
+        loss: `loss(params, (input, label)) -> (loss, accuracy)` for one example, as the task has it; takes `rng=` if the model
+            drops units.
         probabilities: `probabilities(params, inputs [n, ...]) -> float32 [n, classes]`, in batches, on the host.
         evaluate: `evaluate(probabilities, labels) -> (mean loss of a target, accuracy)`.
         described: what `classifier_of` makes it again from, in JSON.
@@ -41,21 +62,32 @@ class Classifier:
 
 
 def classifier(
-    name: str, *, activation: str, num_classes: int, input_shape: tuple[int, ...], **architecture: Any
+    name: str, task: Task, *, input_shape: tuple[int, ...], input_dtype: Any, **architecture: Any
 ) -> Classifier:
-    """The classifier of that name: of images of that shape, or for "dense" of so many features with binary targets.
+    """The model of that name, made for a task and for inputs of that shape and type.
+
+    Args:
+        name: in `MODELS`.
+        task: what its outputs stand for.
+        input_shape: of one input.
+        input_dtype: of the inputs.
+        **architecture: what the model takes beside the number of its outputs, as plain values; an activation by its name.
 
     Raises:
-        UsageError: for a model that can't be trained on single examples.
+        UsageError: for a model that is not known, doesn't take such inputs, has other outputs than the task asks for, or can't be
+            trained on single examples.
     """
-    from . import MODELS
-
-    network: Any = MODELS[name](num_classes=num_classes, activation=_ACTIVATIONS[activation], **architecture)
-    binary = name == "dense"
-    example = jax.ShapeDtypeStruct(input_shape, jnp.float32 if binary else jnp.uint8)
+    check_model(name)
+    kind = next((kind for kind, axes in _AXES.items() if axes == len(input_shape)), None)
+    if not suits(name, kind):
+        raise UsageError(
+            f"--model={name} takes {_taken_by(name)}, and an input of these data has shape {input_shape}: give "
+            f"{models_for(kind) or 'one of your own, in jaxdp.models.MODELS'}"
+        )
+    made = {key: _ACTIVATIONS[value] if key == "activation" else value for key, value in architecture.items()}
+    network: Any = MODELS[name](num_classes=task.outputs, **made)
+    example = jax.ShapeDtypeStruct(input_shape, input_dtype)
     validate(network, example, train=False).check()
-    squashed = jax.nn.sigmoid if binary else jax.nn.softmax
-    loss_of = _binary_loss if binary else _class_loss
 
     @jax.jit
     def init(key: Key[Array, ""]) -> Any:
@@ -65,15 +97,15 @@ def classifier(
         return network.apply({"params": params}, input, train=False)
 
     def loss(params: Any, example: Any) -> Any:
-        return loss_of(network.apply({"params": params}, example[0], train=True), example[1])
+        return task.loss(network.apply({"params": params}, example[0], train=True), example[1])
 
     def loss_with_dropout(params: Any, example: Any, rng: Key[Array, ""]) -> Any:
         logits = network.apply({"params": params}, example[0], train=True, rngs={"dropout": rng})
-        return loss_of(logits, example[1])
+        return task.loss(logits, example[1])
 
     @jax.jit
     def batch_probabilities(params: Any, inputs: Any) -> Float[Array, "n classes"]:
-        return jax.vmap(lambda input: squashed(logits(params, input)))(inputs)
+        return jax.vmap(lambda input: task.probabilities(logits(params, input)))(inputs)
 
     def probabilities(params: Any, inputs: Num[np.ndarray, "n ..."]) -> Float[np.ndarray, "n classes"]:
         rows = min(_EVALUATION_BATCH, len(inputs))
@@ -84,55 +116,84 @@ def classifier(
             parts.append(np.asarray(batch_probabilities(params, np.pad(part, padding)))[: len(part)])
         return np.concatenate(parts)
 
-    drops_units = getattr(network, "dropout", 0) > 0
+    params = jax.eval_shape(init, jax.random.key(0))
+    given = jax.eval_shape(logits, params, example).shape
+    if given != (task.outputs,):
+        raise UsageError(
+            f"--model={name} gives outputs of shape {given}, and {task} needs ({task.outputs},): make as many as num_classes says"
+        )
     return Classifier(
         init,
         logits,
-        loss_with_dropout if drops_units else loss,
+        loss_with_dropout if _drops_units(network, params, example) else loss,
         probabilities,
-        evaluate_targets if binary else evaluate,
+        task.evaluate,
         {
-            "name": name,
-            "activation": activation,
-            "num_classes": num_classes,
+            "model": name,
+            "architecture": architecture,
+            "task": {"kind": task.kind, **asdict(task)},  # pyright: ignore[reportArgumentType]
             "input_shape": input_shape,
-            **architecture,
+            "input_dtype": str(np.dtype(input_dtype)),
         },
-        num_classes if binary else 1,
+        task.targets,
     )
 
 
 def classifier_of(described: dict[str, Any]) -> Classifier:
-    """The classifier that `described` describes, as read from JSON."""
-    plain: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in described.items()
-    }
-    return classifier(plain.pop("name"), **plain)
+    """The classifier that `described` describes, as read from JSON.
 
-
-def _class_loss(logits: Float[Array, " classes"], label: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    loss = optax.softmax_cross_entropy_with_integer_labels(logits, label)
-    return loss, (jnp.argmax(logits) == label).astype(jnp.float32)
-
-
-def _binary_loss(logits: Float[Array, " targets"], labels: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Added up over the targets: of their mean, a gradient would be too small for a usual clip norm to clip."""
-    loss = optax.sigmoid_binary_cross_entropy(logits, labels.astype(jnp.float32)).sum()
-    return loss, ((logits > 0) == (labels > 0)).mean(dtype=jnp.float32)
-
-
-def evaluate(probabilities: Float[np.ndarray, "n classes"], labels: np.ndarray) -> tuple[float, float]:
-    """(mean cross-entropy, accuracy) of predicted probabilities."""
-    of_label = probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    loss = float(-np.log(np.maximum(of_label, np.finfo(np.float32).tiny)).mean())
-    return loss, float((probabilities.argmax(axis=1) == labels).mean())
-
-
-def evaluate_targets(probabilities: Float[np.ndarray, "n targets"], labels: np.ndarray) -> tuple[float, float]:
-    """(mean column-wise log loss, accuracy at 1/2) of binary targets' predicted probabilities.
-
-    As the drug-response competition does, probabilities are kept 1e-15 away from 0 and 1.
+    Raises:
+        UsageError: for a model or a task that is not known here: nothing is imported by a name that a file holds.
     """
-    p = probabilities.astype(np.float64).clip(1e-15, 1 - 1e-15)
-    loss = -(labels * np.log(p) + (1 - labels) * np.log1p(-p))
-    return float(loss.mean()), float(((p > 0.5) == (labels > 0)).mean())
+    task = dict(described["task"])
+    if (kind := task.pop("kind")) not in TASKS:
+        raise UsageError(
+            f"the task {kind!r} is none of {', '.join(TASKS)}: put one of your own into jaxdp.data.TASKS first"
+        )
+    plain: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in described["architecture"].items()
+    }
+    return classifier(
+        described["model"],
+        TASKS[kind](**task),
+        input_shape=tuple(described["input_shape"]),
+        input_dtype=np.dtype(described["input_dtype"]),
+        **plain,
+    )
+
+
+def check_model(name: str) -> None:
+    """Refuse a model that isn't in `MODELS`."""
+    if name not in MODELS:
+        raise UsageError(
+            f"--model={name} is not known: give one of {', '.join(sorted(MODELS))}, or put one of your own into "
+            "jaxdp.models.MODELS first"
+        )
+
+
+def suits(name: str, kind: str | None) -> bool:
+    """Whether a model takes inputs of a kind: "images", "features", or None for others."""
+    return _taken_by(name) in (None, kind)
+
+
+def models_for(kind: str | None) -> str:
+    """The names of the models that take inputs of a kind, for an error."""
+    return ", ".join(sorted(name for name in MODELS if suits(name, kind)))
+
+
+def options_of(name: str) -> frozenset[str]:
+    """The names of the arguments that a model takes."""
+    return frozenset(inspect.signature(MODELS[name]).parameters)
+
+
+def _drops_units(network: nn.Module, params: Any, example: Any) -> bool:
+    """Whether training draws random numbers, of the rng named "dropout"."""
+    try:
+        jax.eval_shape(lambda params, input: network.apply({"params": params}, input, train=True), params, example)
+    except flax.errors.InvalidRngError:
+        return True
+    return False
+
+
+def _taken_by(name: str) -> str | None:
+    return getattr(MODELS[name], "takes", None)

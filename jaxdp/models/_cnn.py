@@ -1,6 +1,7 @@
 """The tutorials' convolutional network, arranged to be fast on a CPU."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -19,6 +20,8 @@ class CNN(nn.Module):
         activation: between layers; a bounded one such as tanh suits clipped gradients (Papernot et al., "Tempered Sigmoid
             Activations for Deep Learning with Differential Privacy", arXiv 2007.14191).
     """
+
+    takes: ClassVar[str] = "images"
 
     num_classes: int
     activation: Callable[[jax.Array], jax.Array] = jnp.tanh

@@ -1,7 +1,7 @@
 """The tabular tutorial's dense network, with a normalisation that a single record can have on its own."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -52,6 +52,8 @@ class Dense(nn.Module):
         weight_norm: whether kernels' columns have learnt lengths.
         dtype: in which to compute; parameters, normalisation and logits are float32.
     """
+
+    takes: ClassVar[str] = "features"
 
     num_classes: int
     activation: Callable[[jax.Array], jax.Array] = jax.nn.relu

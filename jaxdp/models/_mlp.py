@@ -1,6 +1,7 @@
 """The tutorials' multilayer perceptron."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -18,6 +19,8 @@ class MLP(nn.Module):
         hidden: widths of the hidden layers.
         dropout: the probability with which a hidden unit is dropped in training.
     """
+
+    takes: ClassVar[str] = "images"
 
     num_classes: int
     activation: Callable[[jax.Array], jax.Array] = jax.nn.relu

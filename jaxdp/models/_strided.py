@@ -1,6 +1,7 @@
 """A convolutional network without pooling, small and fast, which learns well from few labels."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -19,6 +20,8 @@ class StridedCNN(nn.Module):
         activation: between layers.
         width: channels of the first convolution.
     """
+
+    takes: ClassVar[str] = "images"
 
     num_classes: int
     activation: Callable[[jax.Array], jax.Array] = jax.nn.relu

@@ -2,12 +2,12 @@
 
 `train_teachers` makes an ensemble; `vote_counts` votes of predictions; `laplace_noisy_max`, `gaussian_noisy_max`,
 `confident_noisy_max` and `interactive_noisy_max` labels of votes; `train_student` learns the labels. `analyze` says what they
-cost, by the mechanism and by the votes; `forecast` what to expect; `within_budget` where to stop. The bounds are in `_bounds`,
-their publication in `_sanitise`, and the whole as a command in `command`.
+cost, by the mechanism and by the votes; `forecast` what to expect; `within_budget` where to stop. How votes become labels is a
+value, an aggregator (`aggregators`, one a file): `aggregate` and all that is said of cost take any of them, also one of your own.
+The bounds are in `_bounds`, their publication in `_sanitise`.
 """
 
 from ._aggregation import (
-    Labels as Labels,
     aggregate as aggregate,
     confident_noisy_max as confident_noisy_max,
     gaussian_noisy_max as gaussian_noisy_max,
@@ -17,14 +17,16 @@ from ._aggregation import (
 from ._analysis import Report as Report, analyze as analyze, event_of as event_of
 from ._budget import within_budget as within_budget
 from ._forecast import Forecast as Forecast, forecast as forecast
-from ._mechanisms import (
-    ConfidentNoisyMax as ConfidentNoisyMax,
-    GaussianNoisyMax as GaussianNoisyMax,
-    InteractiveNoisyMax as InteractiveNoisyMax,
-    LaplaceNoisyMax as LaplaceNoisyMax,
-)
 from ._perform_analysis import perform_analysis as perform_analysis
 from ._sanitise import Sanitiser as Sanitiser
 from ._student import StudentStep as StudentStep, train_student as train_student
 from ._teachers import Teachers as Teachers, train_teachers as train_teachers
 from ._votes import vote_counts as vote_counts
+from .aggregators import (
+    Aggregator as Aggregator,
+    ConfidentNoisyMax as ConfidentNoisyMax,
+    GaussianNoisyMax as GaussianNoisyMax,
+    InteractiveNoisyMax as InteractiveNoisyMax,
+    Labels as Labels,
+    LaplaceNoisyMax as LaplaceNoisyMax,
+)

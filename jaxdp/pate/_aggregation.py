@@ -1,39 +1,25 @@
 """Noisy aggregation: labels for all examples in one call, from votes and noise."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Float32, Int32, Integer, Key
+from jaxtyping import Array, Float, Int32, Integer, Key
 
 from .. import _checks
 from .._errors import UsageError
-from ..noise import standard_laplace, standard_normal
 from ..noise._keys import Domain, own_key
-from ._mechanisms import (
+from ._votes import check_votes
+from .aggregators import (
+    Aggregator,
     ConfidentNoisyMax,
     GaussianNoisyMax,
     InteractiveNoisyMax,
+    Labels,
     LaplaceNoisyMax,
-    Mechanism,
-    check_threshold_against,
+    check_aggregator,
 )
-from ._votes import check_votes
 
 Votes = Integer[Array | np.ndarray, "examples classes"]
-
-
-class Labels(NamedTuple):
-    """What the teachers gave away.
-
-    Attributes:
-        labels: int32 [examples]. The class, or -1 where there is none.
-        answered: bool [examples]. Whether the teachers' votes were released: what the analysis charges in full.
-    """
-
-    labels: Int32[Array, " examples"]
-    answered: Bool[Array, " examples"]
 
 
 def laplace_noisy_max(votes: Votes, *, gamma: float, key: Key[Array, ""]) -> Int32[Array, " examples"]:
@@ -146,22 +132,28 @@ def interactive_noisy_max(
     return aggregate(votes, mechanism, key=key, student_probs=student_probs)
 
 
-def aggregate(votes: Votes, mechanism: Mechanism, *, key: Key[Array, ""], student_probs: Any = None) -> Labels:
-    """Labels by any of the mechanisms; see the function named after it."""
+def aggregate(votes: Votes, mechanism: Aggregator, *, key: Key[Array, ""], student_probs: Any = None) -> Labels:
+    """Labels by any aggregator: one of `jaxdp.pate`'s (see the function named after it), or one of your own.
+
+    Args:
+        votes: counts [examples, classes].
+        mechanism: a value such as `jaxdp.pate.GaussianNoisyMax`.
+        key: scalar key, used for this and nothing else.
+        student_probs: the student's probabilities [examples, classes], for an aggregator that asks one.
+
+    Returns:
+        `Labels`.
+
+    Raises:
+        UsageError: for what is no aggregator, votes that aren't counts, teachers that the aggregator can't ask, probabilities of
+            another shape where it asks a student, or what is not a key.
+    """
     _checks.key(key)
-    key = own_key(key, Domain.AGGREGATE)
+    check_aggregator(mechanism)
     counts = check_votes(votes)
-    check_threshold_against(mechanism, int(counts[0].sum()))
-    if isinstance(mechanism, LaplaceNoisyMax):
-        labels = _noisy_max(counts, key, 1 / mechanism.gamma, "laplace")
-    elif isinstance(mechanism, GaussianNoisyMax):
-        labels = _noisy_max(counts, key, mechanism.sigma, "gaussian")
-    else:
-        against = None
-        if isinstance(mechanism, InteractiveNoisyMax):
-            against = check_student(student_probs, counts)
-        return _with_threshold(counts, against, key, mechanism)
-    return Labels(labels, jnp.asarray(np.ones(labels.shape, np.bool_)))
+    mechanism.check_teachers(int(counts[0].sum()))
+    student = check_student(student_probs, counts) if mechanism.asks_student else None
+    return mechanism.aggregate(counts, key=own_key(key, Domain.AGGREGATE), student_probs=student)
 
 
 def check_student(student_probs: Any, votes: np.ndarray) -> Float[np.ndarray, "examples classes"]:
@@ -182,37 +174,3 @@ def check_student(student_probs: Any, votes: np.ndarray) -> Float[np.ndarray, "e
             "probabilities, not logits"
         )
     return probabilities
-
-
-def _noisy_max(votes: Any, key: Key[Array, ""], scale: float, kind: str) -> Int32[Array, " examples"]:
-    # Two programs: in one, the compiler fuses the draw into the search and draws everything several times over.
-    return _winner(_noisy(np.asarray(votes, np.int32), key, np.float32(scale), kind))
-
-
-@jax.jit(static_argnames="kind")
-def _noisy(
-    votes: Int32[Array | np.ndarray, "examples classes"], key: Any, scale: Any, kind: str
-) -> Float32[Array, "examples classes"]:
-    draw = standard_laplace if kind == "laplace" else standard_normal
-    return votes.astype(jnp.float32) + scale * draw(key, votes.shape)
-
-
-@jax.jit
-def _winner(noisy: Float32[Array, "examples classes"]) -> Int32[Array, " examples"]:
-    return jnp.argmax(noisy, axis=1).astype(jnp.int32)
-
-
-def _with_threshold(
-    votes: Any, against: Any, key: Key[Array, ""], mechanism: ConfidentNoisyMax | InteractiveNoisyMax
-) -> Labels:
-    of_threshold, of_winner = jax.random.split(key)
-    counts = jnp.asarray(votes, jnp.int32)
-    top = jnp.max(counts if against is None else counts - counts.sum(axis=1, keepdims=True) * against, axis=1)
-    noise = jnp.float32(mechanism.sigma_threshold) * standard_normal(of_threshold, top.shape)
-    answered = top.astype(jnp.float32) + noise >= mechanism.threshold
-    winner = _noisy_max(votes, of_winner, mechanism.sigma_max, "gaussian")
-    own = jnp.full(winner.shape, -1, jnp.int32)
-    if against is not None and isinstance(mechanism, InteractiveNoisyMax):
-        confident = against.max(axis=1) >= mechanism.student_confidence
-        own = jnp.where(confident, against.argmax(axis=1).astype(jnp.int32), own)
-    return Labels(jnp.where(answered, winner, own), answered)

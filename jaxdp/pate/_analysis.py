@@ -1,4 +1,4 @@
-"""What labelling cost: three numbers, each under its own name.
+"""The cost of labelling: three numbers, each under its own name.
 
 - data-independent: from the mechanism alone, by dp-accounting's events. Safe to publish.
 - data-dependent: from the votes, far less where the teachers agreed. It says how much they agreed, so it must stay private.
@@ -20,34 +20,10 @@ from .. import _checks, accounting
 from .._errors import UsageError
 from ..accounting._reach import delta_left
 from ._aggregation import check_student
-from ._bounds import (
-    Curves,
-    Orders,
-    gaussian_log_q,
-    gaussian_rdp,
-    gaussian_rdp_given_votes,
-    laplace_log_q,
-    laplace_rdp,
-    laplace_rdp_given_votes,
-)
-from ._mechanisms import (
-    ConfidentNoisyMax,
-    GaussianNoisyMax,
-    InteractiveNoisyMax,
-    LaplaceNoisyMax,
-    Mechanism,
-    check_mechanism,
-    check_threshold_against,
-)
-from ._sanitise import (
-    Sanitiser,
-    cost_at_order,
-    local_sensitivity_of_threshold,
-    local_sensitivity_of_votes,
-    smooth_sensitivity,
-    threshold_rdp_given_votes,
-)
+from ._bounds import Orders
+from ._sanitise import CostAtOrder, Sanitiser, smooth_sensitivity
 from ._votes import check_votes
+from .aggregators import Aggregator, check_aggregator
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -57,7 +33,7 @@ CONVERSIONS = ("tight", "classic")
 
 @dataclass(frozen=True)
 class Report:
-    """What `analyze` found.
+    """The costs that `analyze` found.
 
     Attributes:
         mechanism: what was analysed.
@@ -73,7 +49,7 @@ class Report:
         event: the dp-accounting event behind the data-independent figure.
     """
 
-    mechanism: Mechanism
+    mechanism: Aggregator
     teachers: int
     asked: int
     answered: int
@@ -131,7 +107,7 @@ class Report:
 
 def analyze(
     votes: Int[Any, "queries classes"],
-    mechanism: Mechanism,
+    mechanism: Aggregator,
     *,
     delta: float = 1e-5,
     answered: Bool[Any, " queries"] | None = None,
@@ -141,7 +117,7 @@ def analyze(
     sanitiser: Sanitiser | None = None,
     rng: np.random.Generator | None = None,
 ) -> Report:
-    """What labelling these queries cost.
+    """Analyse what labelling these queries cost.
 
     Args:
         votes: counts [queries, classes] of all queries that were asked.
@@ -175,26 +151,35 @@ def analyze(
     _checks.one_of("conversion", conversion, CONVERSIONS)
     counts = check_votes(votes)
     teachers = int(counts[0].sum())
-    check_threshold_against(mechanism, teachers)
+    check_aggregator(mechanism)
+    mechanism.check_teachers(teachers)
     alphas = _check_orders(orders)
     was_answered = _check_answered(answered, mechanism, len(counts))
-    top = _thresholded(counts, mechanism, student_probs)
-    curves = rdp_by_query(counts, top, was_answered, mechanism, alphas, classic=conversion == "classic")
-    event = event_of(mechanism, asked=len(counts), answered=int(was_answered.sum()))
+    student = check_student(student_probs, counts) if mechanism.asks_student else None
+    number = {"asked": len(counts), "answered": int(was_answered.sum())}
+    classic = conversion == "classic"
+    curves = mechanism.rdp_by_query(counts, alphas, charged=was_answered, student_probs=student, classic=classic)
+    event = event_of(mechanism, **number)
     left = delta_left(event, delta, "replace_special")  # of a delta from which the noise's end takes a part
-    independent = _independent(mechanism, event, len(counts), alphas, left, conversion)
+    independent = convert(alphas, mechanism.rdp(alphas, **number, classic=classic), left, conversion)
     sanitised = None
     if rng is not None:
         _checks.generator("rng", rng)
     if sanitiser is not None:
         _checks.instance("sanitiser", sanitiser, Sanitiser, "give a jaxdp.pate.Sanitiser")
         generator = np.random.default_rng() if rng is None else rng
-        sanitised = _sanitised(counts, top, was_answered, mechanism, sanitiser, left, conversion, generator)
+        _check_failure(sanitiser, left)
+        cost = mechanism.cost_at_order(counts, was_answered, sanitiser.order)
+        if cost is None:
+            raise UsageError(
+                f"no smooth sensitivity is known for {type(mechanism).__name__}: publish its data-independent epsilon, or use "
+                "GaussianNoisyMax or ConfidentNoisyMax"
+            )
+        sanitised = _sanitised(cost, sanitiser, left, conversion, generator)
     return Report(
         mechanism=mechanism,
         teachers=teachers,
-        asked=len(counts),
-        answered=int(was_answered.sum()),
+        **number,
         delta=delta,
         data_independent=replace(independent, delta=delta),
         data_dependent=replace(convert(alphas, curves.sum(axis=0), left, conversion), delta=delta),
@@ -206,25 +191,24 @@ def analyze(
     )
 
 
-def event_of(mechanism: Mechanism, *, asked: int, answered: int) -> "DpEvent":
+def event_of(mechanism: Aggregator, *, asked: int, answered: int) -> "DpEvent":
     """The dp-accounting event of so many queries: what the data-independent figure, and a ledger, are made of.
 
-    A vote that moves changes two counts by one each: Laplace noise is twice a Laplace mechanism of scale 1/γ, Gaussian noise one
-    Gaussian mechanism of sensitivity √2. It changes the plurality's count by at most one.
-    """
-    import dp_accounting as dp
+    Args:
+        mechanism: what they are aggregated by.
+        asked: how many queries were put to the teachers.
+        answered: how many of them the teachers' votes answered.
 
-    check_mechanism(mechanism)
+    Returns:
+        The event, under dp-accounting's adjacency "replace_special": one record moves one teacher's vote on each query.
+
+    Raises:
+        UsageError: for what is no aggregator, and for numbers that aren't whole or below 0.
+    """
+    check_aggregator(mechanism)
     asked = _checks.whole("asked", asked, "give how many queries were asked")
     answered = _checks.whole("answered", answered, "give how many of them were answered")
-    if isinstance(mechanism, LaplaceNoisyMax):
-        return dp.SelfComposedDpEvent(dp.LaplaceDpEvent(1 / mechanism.gamma), 2 * asked) if asked else dp.NoOpDpEvent()
-    if isinstance(mechanism, GaussianNoisyMax):
-        return accounting.gaussian_event(noise_multiplier=mechanism.sigma / math.sqrt(2), times=asked)
-    votes = accounting.gaussian_event(noise_multiplier=mechanism.sigma_max / math.sqrt(2), times=answered)
-    return dp.ComposedDpEvent(
-        [accounting.gaussian_event(noise_multiplier=mechanism.sigma_threshold, times=asked), votes]
-    )
+    return mechanism.event(asked=asked, answered=answered)
 
 
 def convert(orders: Orders, rdp: Orders, delta: float, conversion: str = "tight") -> accounting.Spent:
@@ -258,9 +242,8 @@ def _check_orders(orders: Any) -> Orders:
     return alphas
 
 
-def _check_answered(answered: Any, mechanism: Mechanism, queries: int) -> Bool[np.ndarray, " queries"]:
-    has_threshold = isinstance(mechanism, ConfidentNoisyMax | InteractiveNoisyMax)
-    if not has_threshold:
+def _check_answered(answered: Any, mechanism: Aggregator, queries: int) -> Bool[np.ndarray, " queries"]:
+    if mechanism.answers_all:
         if answered is not None:
             raise UsageError(f"answered is given, and {type(mechanism).__name__} answers every query: leave it out")
         return np.ones(queries, bool)
@@ -275,79 +258,16 @@ def _check_answered(answered: Any, mechanism: Mechanism, queries: int) -> Bool[n
     return mask
 
 
-def _thresholded(votes: np.ndarray, mechanism: Mechanism, student_probs: Any) -> Float64[np.ndarray, " queries"]:
-    """The count that is held against the threshold."""
-    if not isinstance(mechanism, InteractiveNoisyMax):
-        return votes.max(axis=1).astype(np.float64)
-    student = check_student(student_probs, votes).astype(np.float64)
-    return (votes - votes.sum(axis=1, keepdims=True) * student).max(axis=1)
-
-
-def rdp_by_query(
-    votes: np.ndarray, top: Any, charged: np.ndarray, mechanism: Mechanism, orders: Orders, *, classic: bool = False
-) -> Curves:
-    """The data-dependent RDP of each query, [queries, orders].
-
-    Behind a threshold, the votes of a query are charged as far as `charged` says, [queries]: whether they were released, or
-    with which probability they would be.
-    """
-    if isinstance(mechanism, LaplaceNoisyMax):
-        return laplace_rdp_given_votes(laplace_log_q(votes, mechanism.gamma), mechanism.gamma, orders, classic=classic)
-    if isinstance(mechanism, GaussianNoisyMax):
-        return gaussian_rdp_given_votes(gaussian_log_q(votes, mechanism.sigma), mechanism.sigma, orders)
-    checks = threshold_rdp_given_votes(top, mechanism.threshold, mechanism.sigma_threshold, orders)
-    winners = gaussian_rdp_given_votes(gaussian_log_q(votes, mechanism.sigma_max), mechanism.sigma_max, orders)
-    return checks + charged[:, None] * winners
-
-
-def _independent(
-    mechanism: Mechanism, event: "DpEvent", asked: int, orders: Orders, delta: float, conversion: str
-) -> accounting.Spent:
-    from dp_accounting.rdp import RdpAccountant
-
-    if conversion == "classic" and isinstance(mechanism, LaplaceNoisyMax):
-        return convert(orders, asked * laplace_rdp(mechanism.gamma, orders, classic=True), delta, conversion)
-    return convert(orders, RdpAccountant(orders.tolist()).compose(event).rdp, delta, conversion)
-
-
-def _sanitised(
-    votes: np.ndarray,
-    top: Any,
-    answered: np.ndarray,
-    mechanism: Mechanism,
-    sanitiser: Sanitiser,
-    delta: float,
-    conversion: str,
-    rng: np.random.Generator,
-) -> accounting.Spent:
-    if isinstance(mechanism, LaplaceNoisyMax | InteractiveNoisyMax):
-        raise UsageError(
-            f"no smooth sensitivity is known for {type(mechanism).__name__}: publish its data-independent epsilon, or use "
-            "GaussianNoisyMax or ConfidentNoisyMax"
-        )
+def _check_failure(sanitiser: Sanitiser, delta: float) -> None:
     if sanitiser.failure >= delta:
         raise UsageError(
             f"the sanitiser's failure={sanitiser.failure:g} must be below delta={delta:g}, from which it is taken"
         )
-    order = np.array([sanitiser.order])
-    sigma = mechanism.sigma if isinstance(mechanism, GaussianNoisyMax) else mechanism.sigma_max
-    total, parts = 0.0, []
-    if answered.any():
-        total += float(cost_at_order(gaussian_log_q(votes[answered], sigma), sigma, sanitiser.order).sum())
-        parts.append(local_sensitivity_of_votes(votes[answered], sigma, sanitiser.order))
-    if isinstance(mechanism, ConfidentNoisyMax):
-        checks = threshold_rdp_given_votes(top, mechanism.threshold, mechanism.sigma_threshold, order)
-        total += float(checks.sum())
-        teachers = int(votes[0].sum())
-        plurality = votes.max(axis=1)
-        of_checks = local_sensitivity_of_threshold(
-            plurality, teachers, mechanism.threshold, mechanism.sigma_threshold, sanitiser.order
-        )
-        parts.append(of_checks)
-    longest = max(len(part) for part in parts)
-    by_distance = np.sum([np.pad(part, (0, longest - len(part)), mode="edge") for part in parts], axis=0)
-    published = sanitiser.publish(total, smooth_sensitivity(by_distance, sanitiser.beta), rng)
-    most = float(gaussian_rdp(sigma, order)[0]) * int(answered.sum())
-    if isinstance(mechanism, ConfidentNoisyMax):
-        most += len(votes) * sanitiser.order / (2 * mechanism.sigma_threshold**2)
-    return convert(order, np.array([min(published, most) + sanitiser.rdp]), delta - sanitiser.failure, conversion)
+
+
+def _sanitised(
+    cost: CostAtOrder, sanitiser: Sanitiser, delta: float, conversion: str, rng: np.random.Generator
+) -> accounting.Spent:
+    published = sanitiser.publish(cost.total, smooth_sensitivity(cost.local_sensitivities, sanitiser.beta), rng)
+    rdp = np.array([min(published, cost.most) + sanitiser.rdp])
+    return convert(np.array([sanitiser.order]), rdp, delta - sanitiser.failure, conversion)

@@ -14,12 +14,12 @@ from .. import _checks
 from .._errors import UsageError
 from ..accounting._reach import delta_left
 from ._analysis import convert, event_of, usual_orders
-from ._mechanisms import ConfidentNoisyMax, InteractiveNoisyMax, Mechanism, check_mechanism
+from .aggregators import Aggregator, check_aggregator
 
 
 def within_budget(
     answered: Bool[Any, " queries"],
-    mechanism: Mechanism,
+    mechanism: Aggregator,
     *,
     epsilon: float | None = None,
     delta: float = 1e-5,
@@ -49,7 +49,7 @@ def within_budget(
     References:
         Feldman and Zrnic, arXiv 2008.11193: Rényi filters.
     """
-    check_mechanism(mechanism)
+    check_aggregator(mechanism)
     flags = np.asarray(_checks.array("answered", answered, "give bool [queries]"))
     if flags.ndim != 1 or flags.dtype != np.bool_:
         raise UsageError(
@@ -66,9 +66,9 @@ def within_budget(
         most = event_of(
             mechanism, asked=len(flags), answered=len(flags)
         )  # of which the noise's end takes most of delta
-        room, of_check, of_answer = _at_best_order(mechanism, epsilon, delta_left(most, delta, "replace_special"))
+        room, of_query, of_answer = _at_best_order(mechanism, epsilon, delta_left(most, delta, "replace_special"))
         asked = np.arange(len(flags)) + 1
-        allowed &= asked * of_check + (before + 1) * of_answer <= room
+        allowed &= asked * of_query + (before + 1) * of_answer <= room
         if not allowed[:1].all():
             raise UsageError(
                 f"epsilon={epsilon:g} at delta={delta:g} doesn't pay for one answer: give a larger budget, or more noise"
@@ -76,20 +76,14 @@ def within_budget(
     return int(np.argmin(allowed)) if not allowed.all() else len(flags)
 
 
-def _at_best_order(mechanism: Mechanism, epsilon: float, delta: float) -> tuple[float, float, float]:
-    """(the RDP that the budget is worth, RDP of a check, RDP of an answer), at the order that allows most answers."""
-    from dp_accounting.rdp import RdpAccountant
-
+def _at_best_order(mechanism: Aggregator, epsilon: float, delta: float) -> tuple[float, float, float]:
+    """(the RDP that the budget is worth, RDP of a query, RDP that an answer adds), at the order that allows most answers."""
     orders = usual_orders()
-    curve = lambda **counts: np.asarray(RdpAccountant(orders.tolist()).compose(event_of(mechanism, **counts)).rdp)
-    if isinstance(mechanism, ConfidentNoisyMax | InteractiveNoisyMax):
-        of_check = curve(asked=1, answered=0)
-        of_answer = curve(asked=1, answered=1) - of_check
-    else:
-        of_check, of_answer = np.zeros(len(orders)), curve(asked=1, answered=1)
+    of_query = mechanism.rdp(orders, asked=1, answered=0, classic=False)
+    of_answer = mechanism.rdp(orders, asked=1, answered=1, classic=False) - of_query
     room = np.array([_room(order, epsilon, delta) for order in orders])
-    best = int(np.argmax(room / (of_check + of_answer)))
-    return float(room[best]), float(of_check[best]), float(of_answer[best])
+    best = int(np.argmax(room / (of_query + of_answer)))
+    return float(room[best]), float(of_query[best]), float(of_answer[best])
 
 
 def _room(order: float, epsilon: float, delta: float) -> float:

@@ -1,4 +1,4 @@
-"""What to expect before a private query is asked: how many answers, at what cost, for a mechanism and a sample of votes.
+"""A forecast before a private query is asked: how many answers, at what cost, for a mechanism and a sample of votes.
 
 A forecast looks at the votes of its sample, so it is for public or synthetic votes, or for the eyes of those who hold the data.
 """
@@ -6,20 +6,17 @@ A forecast looks at the votes of its sample, so it is for public or synthetic vo
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from jaxtyping import Int
-from scipy.special import log_ndtr
 
 from .. import _checks
-from .._errors import UsageError
-from ._analysis import convert, rdp_by_query, usual_orders
-from ._mechanisms import ConfidentNoisyMax, InteractiveNoisyMax, Mechanism, check_mechanism
+from ._analysis import convert, usual_orders
 from ._votes import check_votes
+from .aggregators import Aggregator, check_aggregator
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What to expect of so many queries like those of the sample.
+    """The expected answers and cost of so many queries like those of the sample.
 
     Attributes:
         asked: how many queries.
@@ -34,12 +31,14 @@ class Forecast:
     delta: float
 
 
-def forecast(votes: Int[Any, "sample classes"], mechanism: Mechanism, *, queries: int, delta: float = 1e-5) -> Forecast:
-    """What `queries` queries whose votes are like those of a sample would be answered, and cost.
+def forecast(
+    votes: Int[Any, "sample classes"], mechanism: Aggregator, *, queries: int, delta: float = 1e-5
+) -> Forecast:
+    """Expect answers and cost of `queries` queries whose votes are like those of a sample.
 
     Args:
         votes: counts [sample, classes].
-        mechanism: Laplace noise, GNMax or Confident-GNMax.
+        mechanism: one that asks no student, such as Laplace noise, GNMax or Confident-GNMax.
         queries: how many are to be asked.
         delta: the δ of (ε, δ).
 
@@ -49,15 +48,10 @@ def forecast(votes: Int[Any, "sample classes"], mechanism: Mechanism, *, queries
     Raises:
         UsageError: for votes that aren't counts, or Interactive-GNMax, whose student is not known beforehand.
     """
-    check_mechanism(mechanism)
-    if isinstance(mechanism, InteractiveNoisyMax):
-        raise UsageError(
-            "what Interactive-GNMax answers depends on a student that is not there yet: forecast ConfidentNoisyMax"
-        )
+    check_aggregator(mechanism)
     counts, asked = check_votes(votes), _checks.count("queries", queries, "give the number of queries to ask")
     _checks.delta(delta)
-    top, orders, passing = counts.max(axis=1).astype(np.float64), usual_orders(), np.ones(len(counts))
-    if isinstance(mechanism, ConfidentNoisyMax):
-        passing = np.exp(log_ndtr((top - mechanism.threshold) / mechanism.sigma_threshold))
-    expected = rdp_by_query(counts, top, passing, mechanism, orders).mean(axis=0) * asked
+    passing, orders = mechanism.answer_probability(counts), usual_orders()
+    curves = mechanism.rdp_by_query(counts, orders, charged=passing, student_probs=None, classic=False)
+    expected = curves.mean(axis=0) * asked
     return Forecast(asked, float(passing.mean() * asked), convert(orders, expected, delta).epsilon, delta)

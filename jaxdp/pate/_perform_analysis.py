@@ -10,8 +10,8 @@ from .._errors import UsageError
 from ..accounting._reach import delta_left
 from ._analysis import convert, event_of
 from ._bounds import laplace_log_q, laplace_rdp, laplace_rdp_given_votes
-from ._mechanisms import LaplaceNoisyMax
 from ._votes import check_predictions, vote_counts
+from .aggregators import LaplaceNoisyMax
 
 
 def perform_analysis(

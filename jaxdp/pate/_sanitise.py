@@ -30,12 +30,35 @@ from scipy.stats import norm
 
 from .. import _checks
 from .._errors import UsageError
-from ._bounds import gaussian_bound, gaussian_log_q, gaussian_rdp_given_votes, threshold_log_q
+from ._bounds import gaussian_bound, gaussian_log_q, gaussian_rdp, gaussian_rdp_given_votes, threshold_log_q
 
 _GRID, _GRID_FROM = 4000, 600.0  # points at which conditions are checked, from ln q = -600
 
 PerQuery = Float64[np.ndarray, " queries"]
 ByDistance = Float64[np.ndarray, " distances"]
+
+
+@dataclass(frozen=True)
+class CostAtOrder:
+    """A data-dependent cost at one Rényi order, with what has to be known of it to be sanitised; costs add up.
+
+    Attributes:
+        total: the RDP of all queries together. Private.
+        local_sensitivities: float64 [distances], the most by which one teacher can change the total where votes are so many
+            changes away. The last one holds from there on. Private.
+        most: the data-independent RDP.
+    """
+
+    total: float
+    local_sensitivities: ByDistance
+    most: float
+
+    def __add__(self, other: "CostAtOrder") -> "CostAtOrder":
+        """The cost of both, released together."""
+        parts = (self.local_sensitivities, other.local_sensitivities)
+        longest = max(map(len, parts))
+        padded = [np.pad(part, (0, longest - len(part)), mode="edge") for part in parts]
+        return CostAtOrder(self.total + other.total, np.sum(padded, axis=0), self.most + other.most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +96,7 @@ class Sanitiser:
 
     @property
     def rdp(self) -> float:
-        """What publication itself costs, at the order."""
+        """The RDP of publication itself, at the order."""
         return smooth_sensitivity_rdp(self.beta, self.noise, self.order) + self.order / (
             2 * self.noise_of_sensitivity**2
         )
@@ -98,6 +121,29 @@ def smooth_sensitivity_rdp(beta: float, noise: float, order: float) -> float:
 def smooth_sensitivity(by_distance: ByDistance, beta: float) -> float:
     """The largest discounted local sensitivity."""
     return float(np.max(np.exp(-beta * np.arange(len(by_distance))) * by_distance))
+
+
+def cost_of_votes(votes: Int[np.ndarray, "answered classes"], sigma: float, order: float) -> CostAtOrder:
+    """The cost of so many answers by GNMax.
+
+    Raises:
+        UsageError: where the conditions of the proof fail for this σ, number of classes and order.
+    """
+    if not len(votes):
+        return CostAtOrder(0.0, np.zeros(1), 0.0)
+    total = float(cost_at_order(gaussian_log_q(votes, sigma), sigma, order).sum())
+    most = float(gaussian_rdp(sigma, np.array([order]))[0]) * len(votes)
+    return CostAtOrder(total, local_sensitivity_of_votes(votes, sigma, order), most)
+
+
+def cost_of_checks(
+    votes: Int[np.ndarray, "queries classes"], threshold: float, sigma: float, order: float
+) -> CostAtOrder:
+    """The cost of holding the plurality of so many queries against a threshold."""
+    plurality, teachers = votes.max(axis=1), int(votes[0].sum())
+    total = threshold_rdp_given_votes(plurality.astype(np.float64), threshold, sigma, np.array([order])).sum()
+    by_distance = local_sensitivity_of_threshold(plurality, teachers, threshold, sigma, order)
+    return CostAtOrder(float(total), by_distance, len(votes) * order / (2 * sigma**2))
 
 
 def local_sensitivity_of_votes(votes: Int[np.ndarray, "queries classes"], sigma: float, order: float) -> ByDistance:

@@ -107,7 +107,7 @@ def train_teachers(
 
 @dataclass(frozen=True)
 class Course:
-    """What every teacher does: from its key and its records to its parameters."""
+    """The training of one teacher, the same for all: from its key and its records to its parameters."""
 
     loss_fn: Callable[..., Any]
     init_fn: Callable[[Key[Array, ""]], Any]
@@ -181,7 +181,7 @@ class Ensemble:
         self._program = SideBySide(lambda key, records: finish(course(key, records)), at_once)
 
     def train(self, teachers: Sequence[int]) -> Iterator[Any]:
-        """What `finish` makes of these teachers' parameters, on the host, stacked, as many at a time as one call trains."""
+        """The values of `finish` for these teachers' parameters, on the host, stacked, as many at a time as one call trains."""
         return self._program.map(lambda part: (self._keys[part], gathered(self._data, self.shards[part])), teachers)
 
 

@@ -28,7 +28,9 @@ class FinishedRun:
         params: the model's parameters.
         step: after how many steps they are.
         metrics: one dict an epoch; none where private/ can't be read.
-        input_shape: height, width and channels of the images the model takes, or the number of a table's features.
+        input_shape: height, width and channels of the images the model takes, the number of a table's features, or the shape of
+            one input of another kind.
+        input_dtype: the inputs' type: "uint8" for images, "float32" for a table's features.
         encoding: how a table's features are encoded; None for images.
         id_name: what a table's first column is called; None for images.
         target_names: a table's targets; None for images.
@@ -42,6 +44,7 @@ class FinishedRun:
     step: int
     metrics: list[dict[str, Any]]
     input_shape: tuple[int, ...]
+    input_dtype: str
     _probabilities: Any
     encoding: Encoding | None = None
     id_name: str | None = None
@@ -61,12 +64,12 @@ class FinishedRun:
             UsageError: for inputs of another shape or dtype than the model was trained on.
         """
         inputs = np.asarray(inputs)
-        dtype = np.uint8 if self.encoding is None else np.float32
-        if inputs.ndim == 3 and self.input_shape[-1] == 1:
+        dtype = np.dtype(self.input_dtype)
+        if inputs.ndim == len(self.input_shape) == 3 and self.input_shape[-1] == 1:
             inputs = inputs[..., None]
         if inputs.shape[1:] != self.input_shape or inputs.dtype != dtype or len(inputs) == 0:
             raise UsageError(
-                f"inputs have shape {inputs.shape} and dtype {inputs.dtype}; the model takes {np.dtype(dtype)} [n, "
+                f"inputs have shape {inputs.shape} and dtype {inputs.dtype}; the model takes {dtype} [n, "
                 f"{', '.join(map(str, self.input_shape))}] with n at least 1"
             )
         return self._probabilities(self.params, inputs)
@@ -83,7 +86,8 @@ def load_run(path: str | Path) -> FinishedRun:
         those who can't read private/ it has no metrics, and of the results those that are published.
 
     Raises:
-        UsageError: where the folder holds no run, or no checkpoint that can be read.
+        UsageError: where the folder holds no run, no checkpoint that can be read, or a model of one's own that isn't in
+            `jaxdp.models.MODELS` here: nothing is imported by a name that a file holds.
 
     Example:
         run = jaxdp.load_run("runs/mnist-cnn-20260101-120000")
@@ -97,7 +101,7 @@ def load_run(path: str | Path) -> FinishedRun:
         described = config.get("model", {})
         table = "encoding" in described
         model = classifier_of(config["network"])
-        shape = tuple(config["network"]["input_shape"])
+        shape, dtype = tuple(config["network"]["input_shape"]), config["network"]["input_dtype"]
         encoding = Encoding.from_dict(described["encoding"]) if table else None
         target_names = tuple(described["targets"]) if table else None
     params, step = _newest(folder, config, jax.eval_shape(model.init, jax.random.key(0)))
@@ -111,6 +115,7 @@ def load_run(path: str | Path) -> FinishedRun:
         step=step,
         metrics=folder.metrics(),
         input_shape=shape,
+        input_dtype=dtype,
         _probabilities=model.probabilities,
         encoding=encoding,
         id_name=described.get("id"),

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, track
 from rich.table import Table
 
 from ..sampling import words_of_batch_size
@@ -39,6 +39,11 @@ class ProgressDisplay:
         """Tell of a finished epoch, where no bar shows it."""
         if not self._console.is_terminal:
             self._console.print(line, highlight=False, soft_wrap=True)
+
+
+def rows_shown(rows: range, said: str) -> Iterable[int]:
+    """The rows one by one, with a bar of how far they are, as `jaxdp.data` asks for."""
+    return track(rows, said, transient=True)
 
 
 @contextmanager

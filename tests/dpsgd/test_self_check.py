@@ -15,6 +15,7 @@ import jaxdp
 from jaxdp.clipping import Flat, Normalised, PerGroup, Quantile, takes_rng
 from jaxdp.clipping.ghost import rules
 from jaxdp.clipping.ghost.rules import Dense, OneHot, OuterProducts, Rule
+from jaxdp.data import Classes
 from jaxdp.dpsgd import _self_check, _step
 from jaxdp.jaxprs._jaxpr import DOT_GENERAL, is_clipping
 from jaxdp.models import classifier
@@ -167,7 +168,7 @@ def test_no_honest_model_is_refused(name: str, dtype: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cnn", "mlp"])
 def test_the_models_that_commands_train_pass(name: str) -> None:
-    model = classifier(name, activation="tanh", num_classes=10, input_shape=(28, 28, 1))
+    model = classifier(name, Classes(10), input_shape=(28, 28, 1), input_dtype=np.uint8, activation="tanh")
     data = np.zeros((6, 28, 28, 1), np.uint8), np.zeros(6, np.uint8)
     assert takes_rng(model.loss) == (name == "mlp")
     first_step(model.loss, model.init(jax.random.key(0)), data, has_aux=True)

@@ -9,7 +9,6 @@ from rich.console import Console
 from ... import _checks
 from ..._errors import UsageError
 from ..._outputs import check_output
-from ...pate._mechanisms import ConfidentNoisyMax
 from ...pate._votes import check_predictions, vote_counts
 from ...runs._folder import PRIVATE, RunFolder
 from ...runs._key_source import KeySource
@@ -60,7 +59,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
 
 
 def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> None:
-    """What labels cost that were made of a file of predictions.
+    """Tell what labels cost that were made of a file of predictions.
 
     Raises:
         UsageError: for options or files that don't fit each other.
@@ -83,15 +82,15 @@ def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> Non
                 f"--labels={options.labels} names examples that {options.predictions} doesn't have, or one twice: give the "
                 "labels that were made of these predictions"
             )
-        if not answered.all() and not isinstance(mechanism, ConfidentNoisyMax):
+        if not answered.all() and mechanism.answers_all:
             raise UsageError(
                 f"--labels={options.labels} leaves {int((~answered).sum())} queries without an answer, and --aggregator "
                 f"{options.aggregator} answers all: give the aggregator that made them, such as confident"
             )
-    elif isinstance(mechanism, ConfidentNoisyMax):
+    elif not mechanism.answers_all:
         raise UsageError(
-            "--labels is missing: --aggregator confident charges each query by whether it was answered; give the labels.csv of "
-            "`jaxdp pate label`"
+            f"--labels is missing: --aggregator {options.aggregator} charges each query by whether it was answered; give the "
+            "labels.csv of `jaxdp pate label`"
         )
     votes = np.asarray(vote_counts(predictions[:, asked], options.num_classes))
     report = analysis(votes, mechanism, answered, options.delta)

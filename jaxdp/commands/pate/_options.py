@@ -1,4 +1,4 @@
-"""What a user can ask of `jaxdp pate`, `jaxdp pate label` and `jaxdp pate analyze`."""
+"""The options of `jaxdp pate`, `jaxdp pate label` and `jaxdp pate analyze`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,32 +8,34 @@ import tyro
 
 from ... import _checks
 from ..._errors import UsageError
-from ...pate._mechanisms import (
+from ...pate.aggregators import (
+    Aggregator,
     ConfidentNoisyMax,
     GaussianNoisyMax,
     InteractiveNoisyMax,
     LaplaceNoisyMax,
-    Mechanism,
-    check_threshold_against,
 )
 from .._effects import Effect, check_effects
 from .._options import check_given, check_holdout, check_seed, flag
 
-OF_AGGREGATOR = {
-    "laplace": ("gamma",),
-    "gnmax": ("sigma_max",),
-    "confident": ("threshold", "sigma_threshold", "sigma_max"),
-    "interactive": ("threshold", "sigma_threshold", "sigma_max", "student_confidence"),
+_AGGREGATORS: dict[str, tuple[type[Aggregator], dict[str, str]]] = {  # by name: the value's type, its fields by option
+    "laplace": (LaplaceNoisyMax, {"gamma": "gamma"}),
+    "gnmax": (GaussianNoisyMax, {"sigma_max": "sigma"}),
+    "confident": (ConfidentNoisyMax, {name: name for name in ("threshold", "sigma_threshold", "sigma_max")}),
+    "interactive": (
+        InteractiveNoisyMax,
+        {name: name for name in ("threshold", "sigma_threshold", "sigma_max", "student_confidence")},
+    ),
 }
 _OF_250 = {"gamma": 0.05, "threshold": 200.0, "sigma_threshold": 150.0, "sigma_max": 40.0}
 _STUDENT_CONFIDENCE = 0.95
 
 
 def _of_aggregators(name: str) -> Effect:
-    takes = lambda aggregator: ", ".join(map(flag, OF_AGGREGATOR[aggregator]))
+    takes = lambda aggregator: ", ".join(map(flag, _AGGREGATORS[aggregator][1]))
     return Effect(
         (name,),
-        lambda vote: name in OF_AGGREGATOR[vote.aggregator],
+        lambda vote: name in _AGGREGATORS[vote.aggregator][1],
         lambda vote: f"with --aggregator {vote.aggregator}, which takes {takes(vote.aggregator)}",
     )
 
@@ -71,27 +73,23 @@ class MechanismOptions:
         _checks.delta(self.delta)
 
     def check_without_student(self) -> None:
-        """Refuse Interactive-GNMax where there is no student to ask between queries."""
+        """Refuse an aggregator that asks a student between queries where there is none."""
         self.check_mechanism()
-        if self.aggregator == "interactive":
+        if _AGGREGATORS[self.aggregator][0].asks_student:
             raise UsageError(
-                "--aggregator interactive asks a student between queries, which a file of predictions has not: use confident, "
-                "or jaxdp.pate.interactive_noisy_max with a student of your own"
+                f"--aggregator {self.aggregator} asks a student between queries, which a file of predictions has not: use "
+                "confident, or jaxdp.pate.interactive_noisy_max with a student of your own"
             )
 
-    def mechanism(self, teachers: int) -> Mechanism:
+    def mechanism(self, teachers: int) -> Aggregator:
         """The mechanism for so many teachers."""
         scales = {
             name: value * (250 / teachers if name == "gamma" else teachers / 250) for name, value in _OF_250.items()
         }
         defaults = scales | {"student_confidence": _STUDENT_CONFIDENCE}
-        chosen = {name: getattr(self, name) or defaults[name] for name in OF_AGGREGATOR[self.aggregator]}
-        if self.aggregator == "laplace":
-            return LaplaceNoisyMax(**chosen)
-        if self.aggregator == "gnmax":
-            return GaussianNoisyMax(sigma=chosen["sigma_max"])
-        mechanism = (ConfidentNoisyMax if self.aggregator == "confident" else InteractiveNoisyMax)(**chosen)
-        check_threshold_against(mechanism, teachers)
+        kind, fields = _AGGREGATORS[self.aggregator]
+        mechanism = kind(**{field: getattr(self, name) or defaults[name] for name, field in fields.items()})
+        mechanism.check_teachers(teachers)
         return mechanism
 
 
@@ -185,7 +183,7 @@ class LabelOptions(MechanismOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzeOptions(MechanismOptions):
-    """What labels cost that were made of these predictions: data-independent, data-dependent and sanitised epsilon."""
+    """The cost of labels that were made of these predictions: data-independent, data-dependent and sanitised epsilon."""
 
     predictions: tyro.conf.Positional[Path]
     """a .npy file of whole numbers [teachers, examples], or a .csv file with a line a teacher, a column an example, no header"""

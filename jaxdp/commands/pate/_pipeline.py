@@ -26,7 +26,7 @@ from ... import _checks, data as datasets
 from ..._errors import UsageError
 from ..._interrupts import asked_to_stop, resumable, stop_here
 from ...dpsgd._step import TrainState
-from ...models import Classifier, evaluate
+from ...models import Classifier
 from ...pate._budget import within_budget
 from ...pate._shards import size_of_shards
 from ...pate._teachers import Ensemble, check_batch_size, predicted_classes
@@ -36,7 +36,7 @@ from ...runs._finished import FinishedRun, load_run
 from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path
 from ...runs._key_source import KeySource
 from ...runs._loop import Loop, Totals
-from ...runs._report import progress_display
+from ...runs._report import progress_display, rows_shown
 from .. import _options
 from .._options import that_matter
 from ._options import PateOptions
@@ -85,7 +85,7 @@ def run_pate(options: PateOptions, console: Console | None = None) -> FinishedRu
     """
     options.check()
     device = use_device(options.device)
-    data = datasets.hold_back(datasets.load(options.dataset, options.data_dir), options.holdout)
+    data = datasets.hold_back(datasets.load(options.dataset, options.data_dir, progress=rows_shown), options.holdout)
     public = _public(options, data)
     _checks.delta(options.delta, len(data.train_labels))
     check_batch_size(options.teacher_batch_size, size_of_shards(len(data.train_labels), options.teachers))
@@ -138,7 +138,7 @@ class _Job:
         self._publish()
 
     def _notes(self) -> tuple[str, ...]:
-        """What the statement says beside what follows from the labels."""
+        """The statement's notes beside what follows from the labels."""
         erased = "The keys of the teachers and of the noise were erased when the labels were made."
         notes = (erased,) if self.options.seed is None else (_options.seeded("This run"),)
         return notes if self.options.holdout == 0 else (*notes, _HELD_BACK)
@@ -262,7 +262,7 @@ class _Job:
                     save=lambda state, totals: checkpoints.save(_checkpoint(state, totals)),
                 )
                 for _, state, totals in loop.epochs(start.state, Totals(**start.totals)):
-                    loss, accuracy = evaluate(
+                    loss, accuracy = model.evaluate(
                         model.probabilities(state.params[1], self.data.test_images[held_back]),
                         self.data.test_labels[held_back],
                     )
@@ -313,7 +313,7 @@ class _Job:
 
 
 def _checkpoint(state: TrainState, totals: Totals) -> Checkpoint:
-    """What is kept of the student, whose averaged parameters are those that predict."""
+    """The student as it is kept, whose averaged parameters are those that predict."""
     return Checkpoint(state, asdict(totals), state.params[1])
 
 

@@ -8,7 +8,6 @@ from jaxtyping import Bool, Int
 
 from ... import accounting
 from ...pate._analysis import Report, convert, event_of
-from ...pate._mechanisms import ConfidentNoisyMax
 from ...runs._pictures import new_figure, save_figure
 
 _POINTS = 40
@@ -20,8 +19,8 @@ def plot_agreement(votes: Int[np.ndarray, "queries classes"], report: Report, pa
     axis = figure.subplots()
     teachers = int(votes[0].sum())
     axis.hist(votes.max(axis=1), bins=np.linspace(0, teachers, 26).tolist(), edgecolor="white")
-    if isinstance(report.mechanism, ConfidentNoisyMax):
-        axis.axvline(report.mechanism.threshold, linestyle="--", color="tab:red", label="threshold")
+    if (needed := report.mechanism.plurality_needed) is not None:
+        axis.axvline(needed, linestyle="--", color="tab:red", label="threshold")
         axis.legend(frameon=False, loc="upper left")
     axis.set_xlabel(f"votes for the most voted class, of {teachers}")
     axis.set_ylabel("queries")

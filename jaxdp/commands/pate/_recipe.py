@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Int
 
+from ...data import Classes
 from ...models import Classifier, classifier, distorted, erased
 from ...pate._student import StudentStep
 from ._options import PateOptions
@@ -16,7 +17,7 @@ from ._options import PateOptions
 
 def student_model(num_classes: int, image_shape: tuple[int, ...]) -> Classifier:
     """The network of teachers and student alike."""
-    return classifier("strided", activation="relu", num_classes=num_classes, input_shape=image_shape)
+    return classifier("strided", Classes(num_classes), input_shape=image_shape, input_dtype=np.uint8, activation="relu")
 
 
 def teacher_loss(model: Classifier) -> Callable[..., Any]:

@@ -20,9 +20,9 @@ from ...noise._keys import Domain, own_key
 from ...pate._aggregation import aggregate
 from ...pate._analysis import Report, analyze
 from ...pate._budget import within_budget
-from ...pate._mechanisms import ConfidentNoisyMax, GaussianNoisyMax, InteractiveNoisyMax, LaplaceNoisyMax, Mechanism
 from ...pate._sanitise import Sanitiser
 from ...pate._votes import vote_counts
+from ...pate.aggregators import Aggregator
 from ...runs._folder import PRIVATE, RunFolder, close_to_others
 from ._plots import plot_agreement, plot_epsilon
 from ._predictions import write_labels
@@ -52,7 +52,7 @@ class Released:
 def release(
     predictions: Int[np.ndarray, "teachers queries"],
     rows: Int[np.ndarray, " queries"],
-    mechanism: Mechanism,
+    mechanism: Aggregator,
     *,
     num_classes: int,
     delta: float,
@@ -63,13 +63,13 @@ def release(
 ) -> Released:
     """Label the queries as far as the budget goes; what would come after is thrown away unseen.
 
-    `first_student`, for Interactive-GNMax, maps the examples of the first half and their labels to probabilities for those of
-    the second half, [queries, classes].
+    `first_student`, for an aggregator that asks a student, maps the examples of the first half and their labels to probabilities
+    for those of the second half, [queries, classes].
     """
     votes = np.asarray(vote_counts(predictions, num_classes))
     of_noise, of_report = jax.random.split(own_key(key, Domain.RELEASE))
     student_probs = None
-    if isinstance(mechanism, InteractiveNoisyMax) and first_student is not None:
+    if mechanism.asks_student and first_student is not None:
         labels, answered, student_probs = _in_two_halves(votes, rows, mechanism, of_noise, first_student)
     else:
         labels, answered = map(np.asarray, aggregate(votes, mechanism, key=of_noise))
@@ -84,11 +84,11 @@ def release(
 def _in_two_halves(
     votes: np.ndarray,
     rows: np.ndarray,
-    mechanism: InteractiveNoisyMax,
+    mechanism: Aggregator,
     key: Key[Array, ""],
     first_student: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(labels, answered, the student's probabilities, 0 where there was none yet) of Interactive-GNMax."""
+    """(labels, answered, the student's probabilities, 0 where there was none yet), by an aggregator that asks a student."""
     half, (of_first, of_second) = len(votes) // 2, jax.random.split(key)
     nobody = np.zeros((half, votes.shape[1]), np.float32)
     first = aggregate(votes[:half], mechanism, key=of_first, student_probs=nobody)
@@ -104,23 +104,20 @@ def _in_two_halves(
 
 def analysis(
     votes: np.ndarray,
-    mechanism: Mechanism,
+    mechanism: Aggregator,
     answered: np.ndarray,
     delta: float,
     rng: np.random.Generator | None = None,
     student_probs: np.ndarray | None = None,
 ) -> Report:
-    """What labelling cost; sanitised too where the mechanism and its proof allow it."""
-    has_threshold = isinstance(mechanism, ConfidentNoisyMax | InteractiveNoisyMax)
-    given: dict[str, Any] = {"delta": delta, "answered": answered if has_threshold else None}
+    """The cost of labelling; sanitised too where the mechanism and its proof allow it."""
+    given: dict[str, Any] = {"delta": delta, "answered": None if mechanism.answers_all else answered}
     given["student_probs"] = student_probs
-    if isinstance(mechanism, ConfidentNoisyMax | GaussianNoisyMax):
-        sanitiser = Sanitiser(failure=min(1e-6, delta / 10))
-        try:
-            return analyze(votes, mechanism, sanitiser=sanitiser, rng=rng, **given)
-        except UsageError:  # the conditions of the proof fail for this noise: nothing sanitised can be published
-            pass
-    return analyze(votes, mechanism, **given)
+    sanitiser = Sanitiser(failure=min(1e-6, delta / 10))
+    try:
+        return analyze(votes, mechanism, sanitiser=sanitiser, rng=rng, **given)
+    except UsageError:  # no proof is known, or its conditions fail for this noise: nothing sanitised can be published
+        return analyze(votes, mechanism, **given)
 
 
 def write(released: Released, folder: RunFolder, records: int, nonce: str) -> None:
@@ -154,7 +151,7 @@ def publish(folder: RunFolder, notes: tuple[str, ...] = ()) -> None:
 
 
 def public_figures(report: Report) -> dict[str, Any]:
-    """What labelling cost, whatever the votes were."""
+    """The cost of labelling, whatever the votes were."""
     return {
         "asked": report.asked,
         "answered": report.answered,
@@ -171,8 +168,9 @@ def all_figures(report: Report) -> dict[str, Any]:
 
 
 def statement(report: Report, records: int) -> str:
-    """What is promised, to whom and under which assumptions; fit for publication."""
+    """The promise in words: to whom, and under which assumptions; fit for publication."""
     independent, pld = report.data_independent, report.data_independent_pld
+    released = report.mechanism.in_words(teachers=report.teachers, asked=report.asked, answered=report.answered)
     pair = lambda spent: f"({accounting.rounded_up(spent.epsilon)}, {report.delta:g})"
     return "\n\n".join(
         [
@@ -181,33 +179,11 @@ def statement(report: Report, records: int) -> str:
             "Unit and adjacency: record; two private data sets are neighbours if one is the other with one record exchanged or "
             f"blanked in its place. The number of records, {records:,}, and their places are treated as public. A record is in "
             "one shard, so it moves at most one teacher's vote on each query.",
-            f"Mechanism: {_in_words(report)}",
+            f"Mechanism: {released}",
             "Protected: the labels, which queries were answered, the student, and whatever else is computed from them and from "
             "public data.",
             "Not protected: the teachers, their predictions, the votes, epsilons by the votes (what is kept of them is in "
             f"the folder {PRIVATE}/); accuracies of teachers; choices of hyper-parameters made by looking at the private data; "
             "the random keys. JAX's random generators are not cryptographic, and floating-point noise is discrete.",
         ]
-    )
-
-
-def _in_words(report: Report) -> str:
-    mechanism = report.mechanism
-    asked = f"{report.asked:,} queries were put to {report.teachers:,} teachers"
-    if isinstance(mechanism, LaplaceNoisyMax):
-        return f"{asked}; the winner of the votes under Laplace noise of scale {1 / mechanism.gamma:.6g} was released for each."
-    if isinstance(mechanism, GaussianNoisyMax):
-        return f"{asked}; the winner of the votes under Gaussian noise of {mechanism.sigma:g} was released for each (GNMax)."
-    if isinstance(mechanism, InteractiveNoisyMax):
-        return (
-            f"{asked}, the second half after a first student had learned the answers to the first; where the largest excess of "
-            f"votes over the student's probabilities times {report.teachers:,} (first half: the largest count) reached "
-            f"{mechanism.threshold:g} under Gaussian noise of {mechanism.sigma_threshold:g}, the winner of the votes under "
-            f"Gaussian noise of {mechanism.sigma_max:g} was released: {report.answered:,} answers (Interactive-GNMax). Elsewhere "
-            "the student's own label was used where it was sure."
-        )
-    return (
-        f"{asked}; where the largest count under Gaussian noise of {mechanism.sigma_threshold:g} reached "
-        f"{mechanism.threshold:g}, the winner of the votes under Gaussian noise of {mechanism.sigma_max:g} was released "
-        f"(Confident-GNMax): {report.answered:,} answers."
     )

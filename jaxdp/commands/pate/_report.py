@@ -20,7 +20,7 @@ def summary_table(summary: dict[str, Any], private: dict[str, Any]) -> Table:
 
 
 def epsilon_table(figures: dict[str, Any]) -> Table:
-    """What labelling cost, as a table."""
+    """The cost of labelling, as a table."""
     return two_columns(f"{figures['answered']} answers to {figures['asked']} queries", _epsilon_rows(figures))
 
 

@@ -9,6 +9,7 @@ import tyro
 from ... import _checks
 from ..._errors import UsageError
 from ...data._table import MOA_CATEGORIES
+from ...models import MODELS, check_model, models_for, options_of, suits
 from .._effects import CUTTING, Effect, check_effects
 from .._options import SamplingName, check_given, check_holdout, check_seed
 
@@ -29,20 +30,25 @@ _EFFECTS = (
     ),
     Effect(
         _OF_TABLES,
-        lambda run: run.dataset == "csv",
-        lambda run: f"on --dataset {run.dataset}, which is of images",
+        lambda run: run.is_table,
+        lambda run: f"on --dataset {run.dataset}, which is no table",
         ", or give --dataset csv",
     ),
     Effect(
         ("data_dir",),
-        lambda run: run.dataset != "csv",
+        lambda run: not run.is_table,
         lambda _: "with --dataset csv, whose files --features and --targets name",
     ),
     Effect(
         ("activation",),
-        lambda run: run.architecture != "dense" or bool(run.hidden),
+        lambda run: not run.is_table or bool(run.hidden),
         lambda _: "without hidden layers, between which it would be",
         ", or give their widths by --hidden",
+    ),
+    Effect(
+        ("activation",),
+        lambda run: run.architecture not in MODELS or "activation" in options_of(run.architecture),
+        lambda run: f"with --model {run.architecture}, which takes none",
     ),
     Effect(
         ("momentum",),
@@ -85,9 +91,10 @@ class TrainOptions:
     """with --dataset csv: train this many models, each evaluated on the part of the records that it hasn't seen"""
     fold: int | None = None
     """with --folds: train this one alone, counted from 1"""
-    model: Literal["cnn", "mlp", "dense"] | None = None
-    """the tutorials' CNN (26,010 parameters on MNIST), MLP 784-256-64-10 with dropout 0.2, or for csv a dense network with layer
-    and weight normalisation and dropout 0.2; by default cnn, and dense for csv"""
+    model: str | None = None
+    """cnn, the tutorials' CNN (26,010 parameters on MNIST), mlp, their MLP 784-256-64-10 with dropout 0.2, strided, a CNN without
+    pooling, or for csv dense, a dense network with layer and weight normalisation and dropout 0.2; by default cnn, and dense for
+    csv. From Python also one of your own, in jaxdp.models.MODELS"""
     hidden: tuple[int, ...] = (2048, 1048)
     """widths of dense's hidden layers; none for logistic regression"""
     precision: Literal["float32", "bf16"] = "float32"
@@ -153,7 +160,12 @@ class TrainOptions:
     @property
     def architecture(self) -> str:
         """The model, named or not."""
-        return self.model or ("dense" if self.dataset == "csv" else "cnn")
+        return self.model or ("dense" if self.is_table else "cnn")
+
+    @property
+    def is_table(self) -> bool:
+        """Whether the data are a table, which `features` and `targets` name, and not a data set with a name."""
+        return self.dataset == "csv"
 
     def check(self) -> None:
         """Refuse values out of range, with the flag's name, the value and the fix; and options without effect."""
@@ -183,23 +195,23 @@ class TrainOptions:
         _checks.whole("--warmup", self.warmup, "give the steps over which the learning rate rises")
         if any(width < 1 for width in self.hidden):
             raise UsageError(f"--hidden={self.hidden} must be widths of layers, 1 or more each: such as 2048 1048")
-        if self.patience is not None and not self.holdout and self.dataset != "csv":
+        if self.patience is not None and not self.holdout and not self.is_table:
             raise UsageError(
                 f"--patience={self.patience} stops by the loss on examples held back, and none are: give --holdout, such as 5000"
             )
         check_holdout(self.holdout)
         check_seed(self.seed)
-        self._check_table()
+        check_model(self.architecture)
+        if self.is_table:
+            self._check_table()
         if self.dp:
             self._check_privacy()
 
     def _check_table(self) -> None:
-        if self.dataset != "csv":
-            if self.model == "dense":
-                raise UsageError("--model dense goes with --dataset csv: give that, too, or leave it out")
-            return
-        if self.model not in (None, "dense"):
-            raise UsageError(f"--model={self.model} takes images: for --dataset csv leave it out, or give dense")
+        if not suits(self.architecture, "features"):
+            raise UsageError(
+                f"--model={self.model} takes images: for --dataset csv leave it out, or give {models_for('features')}"
+            )
         if self.features is None or self.targets is None:
             raise UsageError("--dataset csv needs --features FILE and --targets FILE")
         ways = [name for name in ("bounds", "bounds_file", "bounds_noise") if getattr(self, name) is not None]

@@ -1,4 +1,4 @@
-"""A data set with a model for it."""
+"""A data set with a model for it: what the data's type and labels are decides how, never a name."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from ...accounting import Ledger
-from ...data import fingerprint
-from ...models import Classifier
+from ...data import Labelled, fingerprint
+from ...models import Classifier, classifier, options_of
+from ._options import TrainOptions
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Problem:
         train: inputs [n, ...] and labels [n, ...] to train on.
         test: the same to evaluate on.
         model: the classifier.
-        described: what the model is rebuilt from, in JSON.
+        described: what is published of the data, in JSON.
         read: all that was read of the data, to tell them from others; `fingerprint(secret)` does it.
         public_test: whether `test` is nobody's secret: the data set's own test split, not people held back.
         spent: what preparing the data has cost.
@@ -37,3 +38,47 @@ class Problem:
     def fingerprint(self, secret: bytes) -> str:
         """Of the data, under a secret."""
         return fingerprint(*self.read, secret=secret)
+
+
+def problem_of(
+    data: Labelled, options: TrainOptions, *, read: tuple[np.ndarray, ...] | None = None, spent: Ledger | None = None
+) -> Problem:
+    """The problem that a data set poses to the model that the options name.
+
+    Args:
+        data: the data set.
+        options: with the model and what it takes.
+        read: all that was read of the data; by default the part to train on.
+        spent: what preparing the data has cost; by default nothing.
+
+    Raises:
+        UsageError: for a model that doesn't take such data, or can't be trained on single examples.
+    """
+    inputs, _ = data.train
+    return Problem(
+        name=data.name,
+        train=data.train,
+        test=data.test,
+        model=classifier(
+            options.architecture,
+            data.task,
+            input_shape=inputs.shape[1:],
+            input_dtype=inputs.dtype,
+            **_taken(options),
+        ),
+        described=data.described,
+        read=data.train if read is None else read,
+        public_test=data.public_test,
+        spent=Ledger() if spent is None else spent,
+    )
+
+
+def _taken(options: TrainOptions) -> dict[str, Any]:
+    """Those of the options that are the model's own, as far as it takes them."""
+    given: dict[str, Any] = {"activation": options.activation}
+    if options.is_table:
+        given |= {
+            "hidden": tuple(options.hidden),
+            "dtype": "bfloat16" if options.precision == "bf16" else "float32",
+        }
+    return {name: value for name, value in given.items() if name in options_of(options.architecture)}

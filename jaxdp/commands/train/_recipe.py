@@ -36,6 +36,10 @@ RECIPES = {
     ("dense", True): Recipe(sgd_lr=0.5, adam_lr=0.001, epochs=12, batch_size=1024, clip_norm=1.0),
     ("dense", False): Recipe(sgd_lr=0.05, adam_lr=0.001, epochs=12, batch_size=128),
 }
+_OF_OTHERS = {  # of models that have none of their own, by privacy
+    True: Recipe(sgd_lr=0.5, adam_lr=0.001, epochs=12, batch_size=1024, clip_norm=1.0),
+    False: Recipe(sgd_lr=0.1, adam_lr=0.001, epochs=10, batch_size=128),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +71,7 @@ def resolve_plan(options: TrainOptions, num_examples: int, spent_before: account
         UsageError: for a batch larger than the data, a delta not below 1 / num_examples, a budget that can't be met, and for a
             warm-up or a patience as long as the run.
     """
-    recipe = RECIPES[options.architecture, options.dp]
+    recipe = RECIPES.get((options.architecture, options.dp), _OF_OTHERS[options.dp])
     batch_size = options.batch_size or min(recipe.batch_size, num_examples)
     if batch_size > num_examples:
         raise UsageError(

@@ -2,7 +2,6 @@
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,12 +10,11 @@ from ..._errors import UsageError
 from ...accounting import Ledger
 from ...data._csv import header_of
 from ...data._table import MOA_CATEGORIES
-from ...models import Classifier, classifier
 from ...runs._folder import RunFolder, as_written
 from ...runs._key_source import KeySource
 from .._options import that_matter
 from ._options import TrainOptions
-from ._problem import Problem
+from ._problem import Problem, problem_of
 from ._recipe import adjacency_of
 
 _HELD_BACK = 5  # by default a fifth of the records is
@@ -45,23 +43,15 @@ def table_problem(options: TrainOptions, spent_before: Ledger) -> Problem:
     described = {"options": that_matter(options), "columns": columns, "spent_before": spent_before.to_dict()}
     bounds, ledger = _bounds(options, raw, train, KeySource(options.seed, described, lambda: read))
     encoding = datasets.Encoding(columns, categories, options.missing, bounds)
-    features = encoding.encoded(options.features, raw)
-    described = {
-        "encoding": encoding.to_dict(),
-        "id": header_of(options.features)[0],
-        "targets": names,
-        "features": features.shape[1],
-    }
-    return Problem(
+    table = datasets.Table(
         name=options.features.stem,
-        train=(features[train], targets[train]),
-        test=(features[test], targets[test]),
-        model=table_model(options, described),
-        described=described,
-        read=read,
-        public_test=False,
-        spent=ledger,
+        features=encoding.encoded(options.features, raw),
+        targets=targets,
+        encoding=encoding,
+        id_name=header_of(options.features)[0],
+        target_names=names,
     )
+    return problem_of(table.labelled(train, test), options, read=read, spent=ledger)
 
 
 def _check_categories(options: TrainOptions) -> None:
@@ -74,18 +64,6 @@ def _check_categories(options: TrainOptions) -> None:
             raise UsageError(
                 f"--categories are given of {name!r}, {why}: name each column of text once, such as sex=f,m"
             )
-
-
-def table_model(options: TrainOptions, described: dict[str, Any]) -> Classifier:
-    """The model of a table, as its run's config describes it."""
-    return classifier(
-        "dense",
-        activation=options.activation,
-        num_classes=len(described["targets"]),
-        input_shape=(described["features"],),
-        hidden=tuple(options.hidden),
-        dtype="bfloat16" if options.precision == "bf16" else "float32",
-    )
 
 
 def _divided(ids: tuple[str, ...], options: TrainOptions) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,6 @@ from ..._interrupts import resumable
 from ...accounting import Ledger, accountants_of, statement
 from ...dpsgd._run import DPSGD
 from ...dpsgd._step import TrainState
-from ...models import classifier
 from ...runs._checkpoint import Checkpoint, CheckpointFolder, save_model
 from ...runs._device import in_words, use_device
 from ...runs._finished import FinishedRun, load_run
@@ -28,13 +27,13 @@ from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new
 from ...runs._key_source import KeySource, nonce_as_words
 from ...runs._loop import Loop, Totals
 from ...runs._plots import plot_epsilon, plot_metrics
-from ...runs._report import ProgressDisplay, progress_display, status_line, summary_table
+from ...runs._report import ProgressDisplay, progress_display, rows_shown, status_line, summary_table
 from .. import _options
 from .._options import from_dict, plan_that_matters, that_matter
 from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
-from ._problem import Problem
+from ._problem import Problem, problem_of
 from ._recipe import Plan, cut_nearly_always, resolve_plan
 from ._tables import table_problem
 
@@ -342,22 +341,10 @@ def read_ledger(path: Path | None) -> Ledger:
 
 def _problem(options: TrainOptions, spent_before: Ledger) -> Problem:
     """The problem that the options pose."""
-    if options.dataset == "csv":
+    if options.is_table:
         return table_problem(options, spent_before)
-    data = datasets.hold_back(datasets.load(options.dataset, options.data_dir), options.holdout)
-    shape = data.train_images.shape[1:]
-    return Problem(
-        name=data.name,
-        train=(data.train_images, data.train_labels),
-        test=(data.test_images, data.test_labels),
-        model=classifier(
-            options.architecture, activation=options.activation, num_classes=data.num_classes, input_shape=shape
-        ),
-        described={"num_classes": data.num_classes, "image_shape": shape},
-        read=(data.train_images, data.train_labels),
-        public_test=options.holdout == 0,
-        spent=Ledger(),
-    )
+    data = datasets.load_labelled(options.dataset, options.data_dir, progress=rows_shown)
+    return problem_of(datasets.hold_back(data, options.holdout), options)
 
 
 def _early_stopping(patience: int, made: int, asked: int) -> str:

@@ -1,0 +1,13 @@
+"""The ways in which votes become labels, each a frozen value that knows its noise, its cost and its words; one a file.
+
+`_contract` says what an aggregator is and what the rest of `jaxdp.pate` asks of one: nothing there, nor in the command line,
+knows which ones there are. An aggregator of your own is a class with these methods, handed to `jaxdp.pate.aggregate`,
+`analyze`, `forecast` and `within_budget` as the ones here are. `_noisy_max` has the draw that all of them make, `_threshold`
+the check that two of them make before it.
+"""
+
+from ._confident import ConfidentNoisyMax as ConfidentNoisyMax
+from ._contract import Aggregator as Aggregator, Labels as Labels, check_aggregator as check_aggregator
+from ._gaussian import GaussianNoisyMax as GaussianNoisyMax
+from ._interactive import InteractiveNoisyMax as InteractiveNoisyMax
+from ._laplace import LaplaceNoisyMax as LaplaceNoisyMax
