@@ -16,9 +16,9 @@ PACKAGE = Path(jaxdp.__file__).parent
 ROOMS = (
     *("_errors", "_checks", "_types", "_interrupts", "_outputs"),
     *("jaxprs", "noise", "sampling", "clipping", "accounting", "transforms", "dpsgd", "mechanisms", "pate", "audit"),
-    *("models", "data", "runs", "commands", "cli"),
+    *("data", "models", "runs", "commands", "cli"),
 )
-OF_THE_LIBRARY = ROOMS[: ROOMS.index("data")]  # which shows how far it has read a large data set
+OF_THE_LIBRARY = ROOMS[: ROOMS.index("runs")]
 FOR_COMMANDS = {"rich", "matplotlib", "tyro", "orbax"}
 VALUES = {
     "sampling": (
