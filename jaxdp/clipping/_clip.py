@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .._types import Params
 from ._norm import UNIT_ROUNDOFF, per_example_norms, relative_error_bound
 from .rules import ClipRule, Groups
 from .rules._rule import ROUND_DOWN
@@ -55,7 +56,7 @@ class Clipping:
     groups: Groups
 
     @classmethod
-    def of(cls, rule: ClipRule, clip_norm: Any, params: Any) -> "Clipping":
+    def of(cls, rule: ClipRule, clip_norm: Any, params: Params) -> "Clipping":
         """The clipping of gradients like `params`."""
         return cls(rule, clip_norm, rule.groups(params))
 

@@ -1,7 +1,6 @@
 """`clipped_grad`: reads like `jax.grad`, returns the sum of clipped per-example gradients."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._types import Batch, LossFn, Params
 from ..jaxprs import with_ordered_convolutions
 from ..sampling import Draw
 from ._clip import ClippedSum, Clipping
@@ -71,7 +71,7 @@ class DrawSums(NamedTuple):
 class ClippedGrad:
     """The function that `clipped_grad` returns. See there."""
 
-    loss_fn: Callable[..., Any]
+    loss_fn: LossFn
     clip_norm: float
     rule: ClipRule = _FLAT
     has_aux: bool = False
@@ -97,8 +97,8 @@ class ClippedGrad:
 
     def __call__(
         self,
-        params: Any,
-        batch: Any,
+        params: Params,
+        batch: Batch,
         *shared: Any,
         mask: Bool[Any, " B"] | None = None,
         rng: Key[Array, ""] | None = None,
@@ -136,7 +136,7 @@ class ClippedGrad:
 
     def sum_draw(
         self,
-        params: Any,
+        params: Params,
         data: Any,
         draw: Draw,
         *shared: Any,
@@ -187,7 +187,7 @@ class ClippedGrad:
         next_state = self.rule.advance(rule_state, observed)
         return DrawSums(grads, losses, clipped, aux, jnp.float32(clip_norm), next_state)
 
-    def explain(self, params: Any, batch: Any, *shared: Any, rng: Key[Array, ""] | None = None) -> Explanation:
+    def explain(self, params: Params, batch: Batch, *shared: Any, rng: Key[Array, ""] | None = None) -> Explanation:
         """How "auto" and "ghost" deal with each parameter, and what that costs; nothing is computed.
 
         Args:
@@ -228,7 +228,7 @@ class ClippedGrad:
         sizes = {"the batch's size": size, "the run's num_examples": self.num_examples}
         return make_static(unwrap_shared(shared, sizes, call))
 
-    def trace(self, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any) -> Traced | None:
+    def trace(self, params: Params, batch: Batch, shared: tuple[Any, ...], keys: Any) -> Traced | None:
         """The loss as a jaxpr, whatever the batch's size; None for the method that needs none. `keys` may be a single one."""
         if self.method == "vmap":
             return None
@@ -237,11 +237,11 @@ class ClippedGrad:
             check_covered(loss.plan, params)
         return loss
 
-    def _trace(self, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any) -> Traced:
+    def _trace(self, params: Params, batch: Batch, shared: tuple[Any, ...], keys: Any) -> Traced:
         groups = self.rule.groups(params).of_leaf
         return trace_loss(self.loss_fn, self.has_aux, params, batch, shared, keys, groups)
 
-    def usual_microbatch_size(self, loss: Traced | None, params: Any, examples: float) -> int:
+    def usual_microbatch_size(self, loss: Traced | None, params: Params, examples: float) -> int:
         """How many of a batch's examples to process at once: as the user says, or under "auto" what suits the device."""
         if self.microbatch_size is not None or self.method != "auto" or loss is None:
             return self.microbatch_size or math.ceil(examples)
@@ -249,12 +249,12 @@ class ClippedGrad:
         return usual_microbatch_size(examples, loss.plan.activations, parameters)
 
     def sum_at_once(
-        self, loss: Traced | None, params: Any, examples: Examples, shared: tuple[Any, ...], clip_norm: Any
+        self, loss: Traced | None, params: Params, examples: Examples, shared: tuple[Any, ...], clip_norm: Any
     ) -> ClippedSum:
         """The clipped sum of examples in one piece, of checked arguments; `loss` is what `trace` made."""
         clipping = Clipping.of(self.rule, clip_norm, params)
 
-        def run(params: Any, examples: Examples) -> ClippedSum:
+        def run(params: Params, examples: Examples) -> ClippedSum:
             if loss is not None:
                 out = sum_by_ghost(loss, clipping, params, examples, shared)
             else:
@@ -266,7 +266,7 @@ class ClippedGrad:
 
 
 def clipped_grad(
-    loss_fn: Callable[..., Any],
+    loss_fn: LossFn,
     *,
     clip_norm: float,
     rule: ClipRule = _FLAT,
@@ -337,7 +337,7 @@ def clipped_grad(
     )
 
 
-def _with_keys(batch: Any, mask: Bool[Array, " m"], rng: Any, start: int | Int[Array, ""]) -> Examples:
+def _with_keys(batch: Batch, mask: Bool[Array, " m"], rng: Any, start: int | Int[Array, ""]) -> Examples:
     """The examples from a position on, with the keys of their positions."""
     return Examples(batch, mask, None if rng is None else example_keys(rng, mask.shape[0], start))
 

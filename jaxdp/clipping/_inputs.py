@@ -1,7 +1,6 @@
 """Checks of the arguments of a gradient function, before anything is compiled."""
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,11 +9,12 @@ from jaxtyping import Array, Bool, Int, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._types import Batch, Example, LossFn, Params
 from ..noise._keys import Domain, own_key
 from ._static import unmake_static
 
 
-def check_params(params: Any) -> None:
+def check_params(params: Params) -> None:
     """Refuse parameters that have no gradient: an empty tree, or leaves that aren't floating point."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     if not leaves:
@@ -34,7 +34,7 @@ def check_params(params: Any) -> None:
             )
 
 
-def check_batch(batch: Any) -> int:
+def check_batch(batch: Batch) -> int:
     """The batch size B: the leading axis that all leaves must share."""
     _checks.numbers_alone("batch", batch, "give arrays with a leading axis [B], text as numbers of its tokens")
     sizes = {}
@@ -70,10 +70,10 @@ def check_mask(mask: Any, size: int) -> Bool[Array, " B"]:
 
 
 def check_loss(
-    loss_fn: Callable[..., Any],
+    loss_fn: LossFn,
     has_aux: bool,
-    params: Any,
-    batch: Any,
+    params: Params,
+    batch: Batch,
     shared: tuple[Any, ...],
     rng: Key[Array, ""] | None,
 ) -> None:
@@ -83,7 +83,7 @@ def check_loss(
         _checks.key(rng, "rng")
     _check_call(loss_fn, params, batch, shared, {} if rng is None else {"rng": rng})
 
-    def one_example(params: Any, example: Any, key: Any) -> Any:
+    def one_example(params: Params, example: Example, key: Any) -> Any:
         out = loss_of_example(loss_fn, params, example, key, shared)
         _checks.numbers_alone(
             "what the loss returned", out, "return a floating-point scalar (and, with has_aux=True, arrays)"
@@ -114,7 +114,7 @@ def check_loss(
 
 
 def _check_call(
-    loss_fn: Callable[..., Any], params: Any, batch: Any, shared: tuple[Any, ...], keywords: dict[str, Any]
+    loss_fn: LossFn, params: Params, batch: Batch, shared: tuple[Any, ...], keywords: dict[str, Any]
 ) -> None:
     """Refuse a loss that doesn't take what it would be given, where its signature can be read."""
     try:
@@ -133,7 +133,7 @@ def _check_call(
         ) from error
 
 
-def takes_rng(loss_fn: Callable[..., Any]) -> bool:
+def takes_rng(loss_fn: LossFn) -> bool:
     """Whether a loss takes `rng=`, and is to be given a key of its own for each example."""
     _checks.function("loss_fn", loss_fn, "give a function of (params, example)")
     try:
@@ -142,13 +142,13 @@ def takes_rng(loss_fn: Callable[..., Any]) -> bool:
         return False
 
 
-def loss_of_example(loss_fn: Callable[..., Any], params: Any, example: Any, key: Any, shared: tuple[Any, ...]) -> Any:
+def loss_of_example(loss_fn: LossFn, params: Params, example: Example, key: Any, shared: tuple[Any, ...]) -> Any:
     """The loss of one example, with its auxiliary data if it has any; without a key, it gets no `rng`."""
     keywords = {} if key is None else {"rng": key}
     return loss_fn(params, example, *unmake_static(shared), **keywords)
 
 
-def first_of(batch: Any) -> Any:
+def first_of(batch: Batch) -> Any:
     """The shapes and dtypes of one row of a batch."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
 

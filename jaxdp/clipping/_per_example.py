@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array, Key
 
 from .. import _checks
+from .._types import Batch, Example, LossFn, Params
 from ._clip import ClippedSum, Clipping, clip_and_sum
 from ._inputs import check_batch, check_loss, check_params, example_keys, loss_of_example
 from ._reducer import Examples
@@ -14,7 +15,7 @@ from ._shared import unwrap_shared
 from ._static import make_static
 
 
-def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> Callable[..., Any]:
+def per_example_grads(loss_fn: LossFn, *, has_aux: bool = False) -> Callable[..., Any]:
     """The function that returns the gradient of every example, unclipped and unsummed.
 
     Meant for research and as an oracle: it needs memory for B copies of the parameters.
@@ -41,7 +42,7 @@ def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> 
     _checks.function("loss_fn", loss_fn, "give a function of (params, example)")
     has_aux = _checks.flag("has_aux", has_aux)
 
-    def grad_fn(params: Any, batch: Any, *shared: Any, rng: Key[Array, ""] | None = None) -> Any:
+    def grad_fn(params: Params, batch: Batch, *shared: Any, rng: Key[Array, ""] | None = None) -> Any:
         check_params(params)
         size = check_batch(batch)
         shared = make_static(unwrap_shared(shared, {"the batch's size": size}, "f(params, (X, Y))"))
@@ -54,11 +55,11 @@ def per_example_grads(loss_fn: Callable[..., Any], *, has_aux: bool = False) -> 
 
 
 def per_example_values_and_grads(
-    loss_fn: Callable[..., Any], has_aux: bool, params: Any, batch: Any, shared: tuple[Any, ...], keys: Any
+    loss_fn: LossFn, has_aux: bool, params: Params, batch: Batch, shared: tuple[Any, ...], keys: Any
 ) -> tuple[Any, Any]:
     """(losses [B] or (losses, aux), gradients [B, ...]) of a checked batch; `keys` is None or one key an example."""
 
-    def one_example(example: Any, key: Any) -> tuple[Any, Any]:
+    def one_example(example: Example, key: Any) -> tuple[Any, Any]:
         loss = lambda params: loss_of_example(loss_fn, params, example, key, shared)
         return jax.value_and_grad(loss, has_aux=has_aux)(params)
 
@@ -66,10 +67,10 @@ def per_example_values_and_grads(
 
 
 def sum_by_vmap(
-    loss_fn: Callable[..., Any],
+    loss_fn: LossFn,
     has_aux: bool,
     clipping: Clipping,
-    params: Any,
+    params: Params,
     examples: Examples,
     shared: tuple[Any, ...],
 ) -> ClippedSum:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32, Key
 
+from .._types import Batch
 from ..sampling import Draw, rows_at
 
 _CPU_BYTES = 24 * 2**20  # from 32 MiB on, glibc maps a temporary anew at every call
@@ -26,7 +27,7 @@ _FEW_EXAMPLES = 64
 class Examples(NamedTuple):
     """Some examples, held at once: their rows [m, ...], bool [m], False for padding, and a key for each loss, or None."""
 
-    batch: Any
+    batch: Batch
     mask: Bool[Array, " m"]
     keys: Key[Array, " m"] | None
 
@@ -73,7 +74,7 @@ def reduce_examples(
     return added, jax.tree.map(lambda leaf: leaf[:positions], kept)
 
 
-def slice_batch(batch: Any, mask: Bool[Array, " B"], microbatch_size: int) -> tuple[Take, Int32[Array, ""]]:
+def slice_batch(batch: Batch, mask: Bool[Array, " B"], microbatch_size: int) -> tuple[Take, Int32[Array, ""]]:
     """How to take the rows of a batch [B, ...], and how many positions are used: up to the last row that isn't masked.
 
     The last slice is filled up with masked copies of the first row.

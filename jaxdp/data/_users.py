@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Shaped
 
 from .. import _checks
 from .._errors import UsageError
+from .._types import Params
 
 
 def group_by_user(
@@ -98,7 +99,7 @@ def loss_of_user(loss_fn: Callable[..., Float[Array, ""]]) -> Callable[..., Floa
 
     _checks.function("loss_fn", loss_fn, "give a function of (params, record)")
 
-    def loss(params: Any, user: tuple[Any, Bool[Array, " k"]], *shared: Any) -> Float[Array, ""]:
+    def loss(params: Params, user: tuple[Any, Bool[Array, " k"]], *shared: Any) -> Float[Array, ""]:
         records, mask = user
         losses = jax.vmap(lambda record: loss_fn(params, record, *shared))(records)
         total = jnp.sum(jnp.where(mask, losses, jnp.zeros((), losses.dtype)))

@@ -1,11 +1,11 @@
 """A run as a step reads it: a step and its state know this much of a run, and `DPSGD` makes the step."""
 
-from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import optax
 from jaxtyping import Array, Key
 
+from .._types import LossFn
 from ..accounting import Ledger
 from ..clipping import ClippedGrad
 from ..sampling import Sampler
@@ -26,7 +26,7 @@ class Run(Protocol):
 
     def sampler(self, key: Key[Array, ""]) -> Sampler: ...
 
-    def clipped_grad(self, loss_fn: Callable[..., Any], *, has_aux: bool = False) -> ClippedGrad: ...
+    def clipped_grad(self, loss_fn: LossFn, *, has_aux: bool = False) -> ClippedGrad: ...
 
     def privatize(self, key: Key[Array, ""]) -> optax.GradientTransformationExtraArgs: ...
 

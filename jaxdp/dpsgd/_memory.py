@@ -1,6 +1,6 @@
 """What a clipped gradient will need of memory, told by the compiler before anything runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from .. import _checks
 from .._errors import UsageError
+from .._types import Batch, LossFn, Params
 from ..clipping import check_batch, check_params, clipped_grad, takes_rng
 
 
@@ -32,9 +33,9 @@ class StepMemory:
 
 
 def step_memory(
-    loss_fn: Callable[..., Any],
-    params: Any,
-    batch: Any,
+    loss_fn: LossFn,
+    params: Params,
+    batch: Batch,
     *,
     methods: Sequence[str] = ("auto", "ghost", "vmap"),
     microbatch_sizes: Sequence[int | None] = (None,),
@@ -66,9 +67,9 @@ def step_memory(
 
 
 def largest_microbatch(
-    loss_fn: Callable[..., Any],
-    params: Any,
-    batch: Any,
+    loss_fn: LossFn,
+    params: Params,
+    batch: Batch,
     *,
     budget_bytes: float,
     method: str = "auto",
@@ -106,7 +107,7 @@ def largest_microbatch(
 
 
 def _temporary_bytes(
-    loss_fn: Callable[..., Any], params: Any, batch: Any, method: str, rows: int | None, has_aux: bool
+    loss_fn: LossFn, params: Params, batch: Batch, method: str, rows: int | None, has_aux: bool
 ) -> int:
     grad_fn = clipped_grad(loss_fn, clip_norm=1.0, method=method, microbatch_size=rows, has_aux=has_aux)
     check_params(params)

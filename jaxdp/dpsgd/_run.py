@@ -3,7 +3,7 @@
 Because each part reads its numbers from here, they can't disagree, and the epsilon is that of what is executed.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from jaxtyping import Array, Key
 
 from .. import _checks, accounting
 from .._errors import UsageError
+from .._types import LossFn
 from ..clipping import RULES, ClippedGrad, ClipRule, Flat, check_is_rule, clipped_grad
 from ..noise import NOISES, Gaussian, Noise, check_noise
 from ..sampling import SAMPLINGS, Poisson, Sampler, Sampling, resolve, short_name
@@ -328,7 +329,7 @@ class DPSGD:
         """
         return self.sampling.sampler(self, key, capacity=capacity)
 
-    def clipped_grad(self, loss_fn: Callable[..., Any], *, has_aux: bool = False) -> ClippedGrad:
+    def clipped_grad(self, loss_fn: LossFn, *, has_aux: bool = False) -> ClippedGrad:
         """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size; what has num_examples rows isn't shared."""
         grad_fn = clipped_grad(
             loss_fn, clip_norm=self.clip_norm, rule=self.rule, has_aux=has_aux, microbatch_size=self.microbatch_size
@@ -346,7 +347,7 @@ class DPSGD:
 
     def make_step(
         self,
-        loss_fn: Callable[..., Any],
+        loss_fn: LossFn,
         optimizer: optax.GradientTransformation,
         *,
         has_aux: bool = False,

@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from .._errors import UsageError
+from .._types import Batch, Params
 from ..clipping import (
     ClippedGrad,
     ClipRule,
@@ -77,7 +78,7 @@ def signature(*trees: Any) -> Any:
 
 
 def self_check(
-    grad_fn: ClippedGrad, params: Any, data: Any, shared: tuple[Any, ...], key: Key[Array, ""] | None
+    grad_fn: ClippedGrad, params: Params, data: Any, shared: tuple[Any, ...], key: Key[Array, ""] | None
 ) -> None:
     """Compare a gradient function with plain differentiation, once, on two random examples.
 
@@ -100,7 +101,7 @@ def self_check(
 
 
 class _Check:
-    def __init__(self, grad_fn: ClippedGrad, params: Any, data: Any, shared: tuple[Any, ...], key: Any) -> None:
+    def __init__(self, grad_fn: ClippedGrad, params: Params, data: Any, shared: tuple[Any, ...], key: Any) -> None:
         self._grad_fn, self._params, self._shared = grad_fn, params, shared
         impl = None if key is None else jax.random.key_impl(key)
         self._keys = lambda: None if impl is None else example_keys(jax.random.key(0, impl=impl), ROWS)
@@ -117,13 +118,13 @@ class _Check:
         if not _lets_through(grad_fn.rule):
             self._unclipped = self._clipped_program(replace(grad_fn, rule=Flat()), batch)
 
-    def _plain_program(self, params: Any, batch: Any, shared: Any) -> Any:
+    def _plain_program(self, params: Params, batch: Batch, shared: Any) -> Any:
         fn, has_aux = self._grad_fn.loss_fn, self._grad_fn.has_aux
         values, grads = per_example_values_and_grads(fn, has_aux, params, batch, shared, self._keys())
         return values[0] if has_aux else values, grads
 
-    def _clipped_program(self, grad_fn: ClippedGrad, batch: Any) -> Callable[..., Any]:
-        def clipped(params: Any, batch: Any, mask: Any, clip_norm: Any, shared: Any) -> tuple[Any, Any]:
+    def _clipped_program(self, grad_fn: ClippedGrad, batch: Batch) -> Callable[..., Any]:
+        def clipped(params: Params, batch: Batch, mask: Any, clip_norm: Any, shared: Any) -> tuple[Any, Any]:
             out = grad_fn.sum_at_once(self._loss, params, Examples(batch, mask, self._keys()), shared, clip_norm)
             return out.grads, out.norms
 
@@ -173,11 +174,11 @@ class _Check:
 
         return _changed(move, self._params)
 
-    def _nudged(self, params: Any) -> Any:
+    def _nudged(self, params: Params) -> Any:
         step = lambda leaf: np.float32(self._epsilon) * self._rng.integers(-1, 1, leaf.shape, np.int8, endpoint=True)
         return _changed(lambda leaf: leaf * (1 + step(leaf)), params)
 
-    def _oracle(self, params: Any, batch: Any) -> _Oracle | None:
+    def _oracle(self, params: Params, batch: Batch) -> _Oracle | None:
         """The plain gradients; None where they, or the losses, aren't finite."""
         losses, grads = map(_on_host, self._plain(params, batch, self._shared))
         if not all(np.isfinite(leaf).all() for leaf in (*losses, *grads)):
@@ -187,7 +188,7 @@ class _Check:
         found = _Oracle(grads, _lengths(grads), np.nan_to_num(rounding, nan=np.inf))
         return found if found.totals.max() < 1e30 else None
 
-    def compare(self, params: Any, batch: Any, oracle: _Oracle) -> None:
+    def compare(self, params: Params, batch: Batch, oracle: _Oracle) -> None:
         """Refuse what differs on these examples."""
         relative = min(max(32 * self._epsilon, 1e-4), 0.3)
         rounding = oracle.rounding
@@ -219,12 +220,12 @@ class _Check:
                     f"makes the norm {norms[i]:.3g} of an example whose gradient has norm {oracle.totals[i]:.3g}",
                 )
 
-    def _alone(self, program: Any, params: Any, batch: Any, i: int, clip_norm: float) -> tuple[list[Any], Any]:
+    def _alone(self, program: Any, params: Params, batch: Batch, i: int, clip_norm: float) -> tuple[list[Any], Any]:
         """What one example contributes, leaf by leaf, and the norms."""
         total, norms = program(params, batch, jnp.arange(ROWS) == i, jnp.float32(clip_norm), self._shared)
         return _on_host(total), np.asarray(norms)
 
-    def _culprits(self, params: Any, batch: Any, oracle: _Oracle, i: int) -> np.ndarray:
+    def _culprits(self, params: Params, batch: Batch, oracle: _Oracle, i: int) -> np.ndarray:
         """The leaves that, each to be clipped to half of its length, are longer; all leaves where there is none."""
         weights = {str(leaf): max(length, 1e-12) ** 2 for leaf, length in enumerate(oracle.lengths[:, i])}
         by_leaf = replace(self._grad_fn, rule=PerGroup(weights=weights))
@@ -292,7 +293,7 @@ def _epsilon(eqns: Any) -> float:
     return found
 
 
-def _changed(change: Callable[[np.ndarray], Any], params: Any) -> Any:
+def _changed(change: Callable[[np.ndarray], Any], params: Params) -> Any:
     """Parameters changed on the host, where they were on the device."""
 
     def changed(leaf: jax.Array) -> jax.Array:

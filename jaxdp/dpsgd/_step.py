@@ -5,7 +5,6 @@ one's rows and adds its clipped gradients up. How many microbatches it walks fol
 can be too large, no drawn example is left out, and padding costs less than one microbatch.
 """
 
-from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from jaxtyping import Array, Float, Int32, Key, UInt32
 
 from .. import _checks
 from .._errors import UsageError
+from .._types import LossFn, Params
 from ..accounting import Ledger
 from ..clipping import DrawSums, check_batch, check_params, takes_rng
 from ..noise._keys import Domain, nonce_in_hex, nonce_of, own_key
@@ -63,7 +63,7 @@ class TrainState(NamedTuple):
         noise_state: the noise's state. It holds a key, as `rule_state` may: whoever erases `keys` erases these, too.
     """
 
-    params: Any
+    params: Params
     opt_state: Any
     keys: RunKeys
     step: int
@@ -110,7 +110,7 @@ class PrivateStep:
     def __init__(
         self,
         run: Run,
-        loss_fn: Callable[..., Any],
+        loss_fn: LossFn,
         optimizer: optax.GradientTransformation,
         *,
         has_aux: bool,
@@ -125,7 +125,7 @@ class PrivateStep:
         self._checked: set[Any] = set()
         self._compiled = jax.jit(self._scan, static_argnames="num_steps", donate_argnames="carry")
 
-    def init(self, params: Any, key: Key[Array, ""]) -> TrainState:
+    def init(self, params: Params, key: Key[Array, ""]) -> TrainState:
         """The state before the first step.
 
         Args:
@@ -180,7 +180,7 @@ class PrivateStep:
         fresh = RunKeys.split_from(own)
         return self._start(state.params, state.opt_state, fresh, spent)
 
-    def _start(self, params: Any, opt_state: Any, keys: RunKeys, spent_before: Ledger) -> TrainState:
+    def _start(self, params: Params, opt_state: Any, keys: RunKeys, spent_before: Ledger) -> TrainState:
         self.run.ledger(0).check_like(spent_before)
         rule_state = self._grad_fn.rule.init(self.run.clip_norm, keys.noise)
         noise_state = self.run.privatize(keys.noise).init(params)
@@ -274,7 +274,7 @@ class PrivateStep:
         return (optax.apply_updates(params, updates), opt_state, sums.rule_state, noise_state), metrics
 
     def _clipped_sum(
-        self, params: Any, data: Any, shared: Any, draw: Draw, usual_size: float, loss_key: Any, rule_state: Any
+        self, params: Params, data: Any, shared: Any, draw: Draw, usual_size: float, loss_key: Any, rule_state: Any
     ) -> DrawSums:
         """A draw's sums. Microbatches fill a draw of the usual size: few draws need a further, mostly empty one."""
         rng = loss_key if self._takes_rng else None

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, Num
 
 from .._errors import UsageError
+from .._types import Example, Params
 from ..data import TASKS, Task
 from ..dpsgd import validate
 from ._cnn import CNN
@@ -93,21 +94,21 @@ def classifier(
     def init(key: Key[Array, ""]) -> Any:
         return network.init(key, jnp.zeros(example.shape, example.dtype), train=False)["params"]
 
-    def logits(params: Any, input: Any) -> Float[Array, " classes"]:
+    def logits(params: Params, input: Any) -> Float[Array, " classes"]:
         return network.apply({"params": params}, input, train=False)
 
-    def loss(params: Any, example: Any) -> Any:
+    def loss(params: Params, example: Example) -> Any:
         return task.loss(network.apply({"params": params}, example[0], train=True), example[1])
 
-    def loss_with_dropout(params: Any, example: Any, rng: Key[Array, ""]) -> Any:
+    def loss_with_dropout(params: Params, example: Example, rng: Key[Array, ""]) -> Any:
         logits = network.apply({"params": params}, example[0], train=True, rngs={"dropout": rng})
         return task.loss(logits, example[1])
 
     @jax.jit
-    def batch_probabilities(params: Any, inputs: Any) -> Float[Array, "n classes"]:
+    def batch_probabilities(params: Params, inputs: Any) -> Float[Array, "n classes"]:
         return jax.vmap(lambda input: task.probabilities(logits(params, input)))(inputs)
 
-    def probabilities(params: Any, inputs: Num[np.ndarray, "n ..."]) -> Float[np.ndarray, "n classes"]:
+    def probabilities(params: Params, inputs: Num[np.ndarray, "n ..."]) -> Float[np.ndarray, "n classes"]:
         rows = min(_EVALUATION_BATCH, len(inputs))
         parts = []
         for start in range(0, len(inputs), rows):
@@ -186,7 +187,7 @@ def options_of(name: str) -> frozenset[str]:
     return frozenset(inspect.signature(MODELS[name]).parameters)
 
 
-def _drops_units(network: nn.Module, params: Any, example: Any) -> bool:
+def _drops_units(network: nn.Module, params: Params, example: Example) -> bool:
     """Whether training draws random numbers, of the rng named "dropout"."""
     try:
         jax.eval_shape(lambda params, input: network.apply({"params": params}, input, train=True), params, example)

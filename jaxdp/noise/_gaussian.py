@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._types import Params
 from ._copies import each_with_its_own
 from ._keys import Domain, own_key
 from .draws import tree_normal
@@ -43,7 +44,7 @@ class Gaussian:
         Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", 2014, appendix A.
     """
 
-    def init(self, key: Key[Array, ""], params: Any) -> GaussianState:
+    def init(self, key: Key[Array, ""], params: Params) -> GaussianState:
         """The state before the first update; `params` are shaped like the sums."""
         _checks.key(key)
         return GaussianState(key, each_with_its_own(key, params, jnp.zeros((), jnp.int32)))

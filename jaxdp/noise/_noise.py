@@ -6,6 +6,7 @@ from jaxtyping import Array, Float, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._types import Params
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -20,7 +21,7 @@ class Noise(Protocol):
     `update` draws: the accountants believe it.
     """
 
-    def init(self, key: Key[Array, ""], params: Any) -> Any:
+    def init(self, key: Key[Array, ""], params: Params) -> Any:
         """The state before the first update.
 
         Args:

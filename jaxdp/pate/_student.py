@@ -18,6 +18,7 @@ from jaxtyping import Array, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._types import Params
 from ..dpsgd._step import RunKeys, StepMetrics, TrainState
 from ..noise._keys import Domain, own_key
 from ..transforms import check_transform
@@ -83,7 +84,7 @@ class StudentStep:
         self._answered, self._labels = check_labels(labels)
         self._compiled = jax.jit(self._one_step, donate_argnums=(0, 1))
 
-    def init(self, params: Any, key: Key[Array, ""]) -> TrainState:
+    def init(self, params: Params, key: Key[Array, ""]) -> TrainState:
         """The state before the first step."""
         copy = lambda: jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
         return TrainState((copy(), copy()), self._optimizer.init(params), RunKeys.split_from(key), 0)
@@ -119,7 +120,7 @@ class StudentStep:
             sure = (jnp.max(believed, axis=1) >= self._confidence) / self._unlabelled
             weights = both_parts(weights, sure.astype(weights.dtype))
 
-        def loss_of(params: Any) -> tuple[Any, Any]:
+        def loss_of(params: Params) -> tuple[Any, Any]:
             logits = self._logits(params, seen)
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
             return jnp.sum(weights * losses), jnp.argmax(logits[: self._batch_size], axis=1)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._types import Batch, LossFn, Params
 from ..clipping import takes_rng
 from ..jaxprs._convolutions import with_ordered_convolutions
 from ..noise._keys import Domain, own_key
@@ -31,7 +32,7 @@ class Teachers:
         shards: int32 [teachers, size], the rows that each was trained on; -1 ends a shorter shard. Disjoint.
     """
 
-    params: Any
+    params: Params
     shards: Int32[np.ndarray, "teachers size"]
 
     def predict(self, logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Int32[np.ndarray, "teachers examples"]:
@@ -56,7 +57,7 @@ class Teachers:
 
 
 def train_teachers(
-    loss_fn: Callable[..., Any],
+    loss_fn: LossFn,
     init_fn: Callable[[Key[Array, ""]], Any],
     data: Any,
     *,
@@ -109,7 +110,7 @@ def train_teachers(
 class Course:
     """The training of one teacher, the same for all: from its key and its records to its parameters."""
 
-    loss_fn: Callable[..., Any]
+    loss_fn: LossFn
     init_fn: Callable[[Key[Array, ""]], Any]
     optimizer: optax.GradientTransformation
     epochs: int
@@ -127,7 +128,7 @@ class Course:
         order = positions(of_order, self.size, self.epochs, self.batch_size)
         with_rng = takes_rng(self.loss_fn)
 
-        def mean_loss(params: Any, batch: Any, keys: Any) -> Any:
+        def mean_loss(params: Params, batch: Batch, keys: Any) -> Any:
             one = lambda example, key: self.loss_fn(params, example, **({"rng": key} if with_rng else {}))
             return jax.vmap(one)(batch, keys).mean()
 
@@ -157,7 +158,7 @@ class Ensemble:
 
     def __init__(
         self,
-        loss_fn: Callable[..., Any],
+        loss_fn: LossFn,
         init_fn: Callable[[Key[Array, ""]], Any],
         data: Any,
         num_teachers: int,
@@ -194,7 +195,7 @@ def predicted_classes(logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Call
     in_parts = lambda leaf: np.resize(leaf, (shape[0] * rows, *np.shape(leaf)[1:])).reshape(*shape, *np.shape(leaf)[1:])
     on_device = jax.device_put(jax.tree.map(in_parts, inputs))
 
-    def classes(params: Any) -> Int32[Array, " examples"]:
+    def classes(params: Params) -> Int32[Array, " examples"]:
         forward = lambda params, part: jax.vmap(lambda one: jnp.argmax(logits_fn(params, one)))(part)
         parts = jax.lax.map(lambda part: with_ordered_convolutions(forward, params, part), on_device)
         return parts.reshape(-1)[:examples].astype(jnp.int32)

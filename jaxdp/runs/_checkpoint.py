@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._errors import UsageError
+from .._types import Params
 from ..accounting import Ledger
 from ..dpsgd._step import TrainState
 from ._folder import close_to_others
@@ -155,7 +156,7 @@ class CheckpointFolder:
         return Checkpoint(state, metadata["totals"], arrays.get("model"))
 
 
-def save_model(folder: Path, params: Any, step: int) -> None:
+def save_model(folder: Path, params: Params, step: int) -> None:
     """Write the final model, all or nothing: parameters alone, nothing of the data and no keys.
 
     Args:

@@ -10,6 +10,7 @@ from jaxtyping import Float, Num
 
 from .. import _checks
 from .._errors import UsageError
+from .._types import Params
 from ..data import Encoding
 from ._checkpoint import CheckpointFolder, load_model
 from ._folder import RunFolder, as_written
@@ -40,7 +41,7 @@ class FinishedRun:
     options: dict[str, Any]
     summary: dict[str, Any] | None
     statement: str | None
-    params: Any
+    params: Params
     step: int
     metrics: list[dict[str, Any]]
     input_shape: tuple[int, ...]

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._types import Params
 from ..clipping import Clipping, Flat, check_mask, clip_and_sum
 from ._privatize import privatize
 
@@ -51,7 +52,7 @@ def clip_and_privatize(
         )
 
     def update(
-        updates: Any, state: Any, params: Any = None, *, mask: Bool[Array, " B"] | None = None, **extra: Any
+        updates: Any, state: Any, params: Params = None, *, mask: Bool[Array, " B"] | None = None, **extra: Any
     ) -> tuple[Any, Any]:
         del extra
         size = _check_batch_of_gradients(updates, params)
@@ -62,7 +63,7 @@ def clip_and_privatize(
     return optax.GradientTransformationExtraArgs(inner.init, update)
 
 
-def _check_batch_of_gradients(updates: Any, params: Any) -> int:
+def _check_batch_of_gradients(updates: Any, params: Params) -> int:
     if params is None:
         raise UsageError("clip_and_privatize: pass params to update(grads, state, params); they tell B from the shapes")
     if jax.tree.structure(updates) != jax.tree.structure(params):

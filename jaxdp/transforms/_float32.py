@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from .._errors import UsageError
+from .._types import Params
 from ._suitable import check_transform
 
 
@@ -28,13 +29,13 @@ def in_float32(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
     check_transform(optimizer)
     inner = optax.with_extra_args_support(optimizer)
 
-    def cast(params: Any) -> Any:
+    def cast(params: Params) -> Any:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), params)
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         return inner.init(cast(params))
 
-    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    def update(updates: Any, state: Any, params: Params = None, **extra: Any) -> tuple[Any, Any]:
         if params is not None and jax.tree.structure(updates) != jax.tree.structure(params):
             raise UsageError(
                 "the updates and params have different tree structures: pass the parameters that the gradients are of"

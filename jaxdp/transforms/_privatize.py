@@ -12,6 +12,7 @@ from jaxtyping import Array, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._types import Params
 from ..noise import Gaussian, GaussianState, Noise, check_noise
 from ..noise._gaussian import check_state
 
@@ -79,10 +80,10 @@ def privatize(
     _checks.key(key)
     check_noise(noise)
 
-    def init(params: Any) -> Any:
+    def init(params: Params) -> Any:
         return noise.init(key, params) if sigma > 0 else GaussianState(key, jnp.zeros((), jnp.int32))
 
-    def update(updates: Any, state: Any, params: Any = None, *, sensitivity: Any = None, **extra: Any) -> Any:
+    def update(updates: Any, state: Any, params: Params = None, *, sensitivity: Any = None, **extra: Any) -> Any:
         del params, extra
         scale = _noise_scale(sigma, sensitivity)
         _checks.numbers_alone("privatize: updates", updates, "pass out.grads of jaxdp.clipped_grad", real=True)

@@ -11,6 +11,7 @@ import optax
 
 from .. import _checks
 from .._errors import UsageError
+from .._types import Params
 from ..jaxprs._jaxpr import ARITHMETIC, MUL, known_operands, trace
 from ._privatize import PrivatizeState
 
@@ -40,7 +41,7 @@ def check_transform(optimizer: Any) -> None:
         raise UsageError(_UNSUITED[optax.MultiStepsState])
 
 
-def check_suitable(optimizer: optax.GradientTransformation, params: Any) -> None:
+def check_suitable(optimizer: optax.GradientTransformation, params: Params) -> None:
     """Refuse an optimizer that a private step can't run on `params`: nothing is computed.
 
     Args:

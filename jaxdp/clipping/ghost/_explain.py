@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 
 from ..._errors import UsageError
+from ..._types import Params
 from ._plan import Component, DirectUse, Plan
 
 
@@ -54,7 +54,7 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain(plan: Plan, params: Any) -> Explanation:
+def explain(plan: Plan, params: Params) -> Explanation:
     """The report on a plan for `params`."""
     names = [
         jax.tree_util.keystr(path) or "(the array itself)" for path, _ in jax.tree_util.tree_leaves_with_path(params)
@@ -72,7 +72,7 @@ def explain(plan: Plan, params: Any) -> Explanation:
     return Explanation(tuple(reports[leaf] for leaf in range(len(names))))
 
 
-def check_covered(plan: Plan, params: Any) -> None:
+def check_covered(plan: Plan, params: Params) -> None:
     """Raise for a parameter whose gradient would have to be materialised for every example."""
     for leaf in explain(plan, params).leaves:
         if leaf.how == "materialised":

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..._types import Params
 from ...jaxprs import evaluate
 from ...jaxprs._jaxpr import Eqn, bind, is_cast
 from .._clip import (
@@ -50,7 +51,7 @@ class _Group(NamedTuple):
 
 
 def sum_by_ghost(
-    loss: Traced, clipping: Clipping, params: Any, examples: Examples, shared: tuple[Any, ...]
+    loss: Traced, clipping: Clipping, params: Params, examples: Examples, shared: tuple[Any, ...]
 ) -> ClippedSum:
     """The clipped sum of checked examples; losses and aux of masked ones are not zeroed."""
     plan, aux = loss

@@ -1,10 +1,11 @@
 """The loss of one example as a hoisted jaxpr, and the plan for its parameters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 
+from ..._types import Batch, Example, LossFn, Params
 from ...jaxprs._jaxpr import parts_of, trace
 from .._inputs import first_of, loss_of_example
 from ._hoist import hoist
@@ -25,10 +26,10 @@ class Traced(NamedTuple):
 
 
 def trace_loss(
-    loss_fn: Callable[..., Any],
+    loss_fn: LossFn,
     has_aux: bool,
-    params: Any,
-    batch: Any,
+    params: Params,
+    batch: Batch,
     shared: tuple[Any, ...],
     keys: Any,
     groups: Sequence[int],
@@ -47,7 +48,7 @@ def trace_loss(
         A `Traced`.
     """
 
-    def one(params: Any, example: Any, key: Any, shared: Any) -> tuple[Any, Any]:
+    def one(params: Params, example: Example, key: Any, shared: Any) -> tuple[Any, Any]:
         out = loss_of_example(loss_fn, params, example, key, shared)
         return out if has_aux else (out, None)
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from ..._errors import UsageError
+from ..._types import Params
 from ._rule import ClipRule, Groups
 
 
@@ -29,7 +30,7 @@ class Flat:
         """The total: the sum of gradients is the one look at the data."""
         return total
 
-    def groups(self: ClipRule, params: Any) -> Groups:
+    def groups(self: ClipRule, params: Params) -> Groups:
         """All leaves in one group."""
         return Groups.one(params)
 

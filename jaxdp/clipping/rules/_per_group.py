@@ -9,6 +9,7 @@ import jax
 
 from ... import _checks
 from ..._errors import UsageError
+from ..._types import Params
 from ._flat import Flat
 from ._rule import Groups, refuse_no_clipping
 
@@ -47,7 +48,7 @@ class PerGroup:
         """Refuse a clip norm of infinity."""
         refuse_no_clipping(self, clip_norm)
 
-    def groups(self, params: Any) -> Groups:
+    def groups(self, params: Params) -> Groups:
         """The leaves by label."""
         leaves = jax.tree.leaves(params)
         if self.labels is None:

@@ -7,6 +7,7 @@ import jax
 from jaxtyping import Array, Bool, Float, Key
 
 from ..._errors import UsageError
+from ..._types import Params
 
 ROUND_DOWN = 1 - 2.0**-22  # more than the roundings that a factor's computation adds to those of its norm
 
@@ -23,7 +24,7 @@ class Groups(NamedTuple):
     shares: tuple[float, ...]
 
     @classmethod
-    def one(cls, params: Any) -> "Groups":
+    def one(cls, params: Params) -> "Groups":
         """All leaves in one group."""
         return cls((0,) * len(jax.tree.leaves(params)), (1.0,))
 
@@ -62,7 +63,7 @@ class ClipRule(Protocol):
         """
         ...
 
-    def groups(self, params: Any) -> Groups:
+    def groups(self, params: Params) -> Groups:
         """Which leaves are clipped together, and each group's share of the clip norm."""
         ...
 

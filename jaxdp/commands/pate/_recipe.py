@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from jaxtyping import Int
 
+from ..._types import Example, Params
 from ...data import Classes
 from ...models import Classifier, classifier, distorted, erased
 from ...pate._student import StudentStep
@@ -23,7 +24,7 @@ def student_model(num_classes: int, image_shape: tuple[int, ...]) -> Classifier:
 def teacher_loss(model: Classifier) -> Callable[..., Any]:
     """Cross-entropy on a distorted image: a shard is small, and what a digit is doesn't change where it is moved a little."""
 
-    def loss(params: Any, example: Any, rng: Any) -> Any:
+    def loss(params: Params, example: Example, rng: Any) -> Any:
         logits = model.logits(params, distorted(rng, example[0]))
         return optax.softmax_cross_entropy_with_integer_labels(logits, example[1])
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from ..._types import Params
 from ._options import TrainOptions
 
 
@@ -60,11 +61,11 @@ def _averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.Gr
         arXiv 2204.13650, section 3.1 and appendix C.
     """
 
-    def init(params: Any) -> AverageState:
+    def init(params: Params) -> AverageState:
         copied = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
         return AverageState(optimizer.init(params), copied, jnp.zeros((), jnp.int32))
 
-    def update(updates: Any, state: Any, params: Any = None, **_: Any) -> tuple[Any, Any]:
+    def update(updates: Any, state: Any, params: Params = None, **_: Any) -> tuple[Any, Any]:
         updates, inner = optimizer.update(updates, state.inner, params)
         count = state.updates.astype(jnp.float32)
         keep = jnp.minimum(decay, (1 + count) / (10 + count))

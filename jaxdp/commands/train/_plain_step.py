@@ -1,6 +1,5 @@
 """Training without privacy, behind the same face as the private step: shuffled batches and an ordinary gradient."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Key
 
+from ..._types import Example, LossFn, Params
 from ...clipping import takes_rng
 from ...dpsgd._step import RunKeys, StepMetrics, TrainState
 
@@ -17,7 +17,7 @@ class PlainStep:
 
     def __init__(
         self,
-        loss_fn: Callable[..., Any],
+        loss_fn: LossFn,
         optimizer: optax.GradientTransformation,
         *,
         batch_size: int,
@@ -34,7 +34,7 @@ class PlainStep:
         )
         self._epoch: tuple[int, Any] | None = None
 
-    def init(self, params: Any, key: Key[Array, ""]) -> TrainState:
+    def init(self, params: Params, key: Key[Array, ""]) -> TrainState:
         """The state before the first step."""
         params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
         return TrainState(params, self._optimizer.init(params), RunKeys.split_from(key), 0)
@@ -57,15 +57,15 @@ class PlainStep:
         return self._epoch[1]
 
     def _one_step(
-        self, params: Any, opt_state: Any, loss_key: Any, step: Any, order: Any, data: Any
+        self, params: Params, opt_state: Any, loss_key: Any, step: Any, order: Any, data: Any
     ) -> tuple[Any, Any, StepMetrics]:
         start = (step % self._steps_per_epoch) * self._batch_size
         rows = (start + jnp.arange(self._batch_size, dtype=jnp.int32)) % order.shape[0]
         batch = jax.tree.map(lambda leaf: leaf[order[rows]], data)
         keys = jax.random.split(jax.random.fold_in(loss_key, step), self._batch_size)
 
-        def mean_loss(params: Any) -> tuple[Any, Any]:
-            def one(example: Any, key: Any) -> Any:
+        def mean_loss(params: Params) -> tuple[Any, Any]:
+            def one(example: Example, key: Any) -> Any:
                 return self._loss_fn(params, example, **({"rng": key} if self._takes_rng else {}))
 
             losses, accuracies = jax.vmap(one)(batch, keys)
