@@ -26,7 +26,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Listener:
-    """What this process has heard: signals are the process's, and so is this."""
+    """The signals that this process has heard: signals are the process's, and so is this."""
 
     listening = False
     heard: signal.Signals | None = None  # where the work goes on to a safe place
@@ -94,7 +94,7 @@ def stop_here() -> None:
 
 
 def farewell() -> tuple[str, int]:
-    """What to say of work that was broken off, and the exit code: 128 and the signal's number, as shells have it."""
+    """The message about work that was broken off, and the exit code: 128 and the signal's number, as shells have it."""
     said = "jaxdp: interrupted" + (f"; this goes on: {_listener.go_on}" if _listener.go_on else "")
     return said, 128 + (_listener.heard or signal.SIGINT)
 

@@ -33,7 +33,7 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What may be spent in all: ε at δ, by an accountant, and the ledger of what has been spent of it.
+    """The most that may be spent in all: ε at δ, by an accountant, and the ledger of what has been spent of it.
 
     Raises:
         UsageError: for values out of range, or a ledger that has spent more.
@@ -85,7 +85,7 @@ class Budget:
         return found
 
     def _sooner(self, search: Callable[["Budget"], Number]) -> Number | None:
-        """What a search finds with a bound on PLD's cost that is told sooner: RDP's, or else PLD's own in coarse steps.
+        """The answer of a search with a bound on PLD's cost that is told sooner: RDP's, or else PLD's own in coarse steps.
 
         None where there is none, or it can't account the event, or tell less than was spent before.
         """

@@ -34,7 +34,7 @@ PLD_INTERVAL = 1e-4  # dp-accounting's own
 
 @dataclass(frozen=True)
 class Spent:
-    """What an event costs: (ε, δ) by an accountant, and the Rényi order α at which it was found (None for "pld").
+    """The cost of an event: (ε, δ) by an accountant, and the Rényi order α at which it was found (None for "pld").
 
     `interval` is that of the privacy losses where they were rounded up further than usual, so that ε is an upper bound alone.
     """
@@ -83,7 +83,7 @@ def epsilon(
 def event_epsilon(
     event: "DpEvent", *, delta: float, accountant: str = "rdp", adjacency: str = "add_or_remove_one"
 ) -> Spent:
-    """What any dp-accounting event costs at `delta`.
+    """The cost of any dp-accounting event at `delta`.
 
     Args:
         event: the event, as `run.event` or `ledger.event`.
@@ -164,7 +164,7 @@ def composed_by(
 
 
 def spent_by(composed: "PrivacyAccountant", accountant: str, event: "DpEvent", delta: float, adjacency: str) -> Spent:
-    """What an accountant that has composed `event` finds at `delta`, of which the noise's end takes a part."""
+    """The answer of an accountant that has composed `event` at `delta`, of which the noise's end takes a part."""
     left = delta_left(event, delta, adjacency)
     if accountant == "pld":
         return Spent(float(composed.get_epsilon(left)), delta, accountant, None)

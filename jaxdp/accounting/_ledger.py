@@ -52,7 +52,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True)
 class Total:
-    """What a ledger costs in all: (ε, δ), and the parts that add up to it, one for each accountant that was needed."""
+    """The cost of a whole ledger: (ε, δ), and the parts that add up to it, one for each accountant that was needed."""
 
     epsilon: float
     delta: float
@@ -74,7 +74,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Ledger:
-    """What has been spent so far, and by what. Immutable: `ledger.add(event, label)` is a new ledger.
+    """All that has been spent so far, and by whom. Immutable: `ledger.add(event, label)` is a new ledger.
 
     Adaptive clipping is not an entry of its own: its count and its sum are one Gaussian mechanism, with the noise
     multiplier that `jaxdp.DPSGD` accounts.
@@ -162,11 +162,11 @@ class Ledger:
         return events[0] if len(events) == 1 else ComposedDpEvent(events)
 
     def epsilon(self, *, delta: float, accountant: str = "rdp") -> Spent:
-        """What all entries cost together by one accountant, as `jaxdp.accounting.event_epsilon` gives."""
+        """The cost of all entries together by one accountant, as `jaxdp.accounting.event_epsilon` gives."""
         return event_epsilon(self.event, delta=delta, accountant=accountant, adjacency=self.adjacency)
 
     def total(self, *, delta: float, accountant: str | None = None) -> Total:
-        """What all entries cost together, whether or not one accountant can compose them all.
+        """The cost of all entries together, whether or not one accountant can compose them all.
 
         Where none can, entries with RDP alone and entries with PLD alone are composed apart and their (ε, δ) added; those that
         have both go where the total is smaller; δ is divided between the two so that the total is smallest.

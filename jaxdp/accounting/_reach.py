@@ -1,4 +1,4 @@
-r"""What it adds to delta that drawn noise has an end, where the law that the accountants know has none.
+r"""Drawn noise has an end, which takes a part of delta, where the law that the accountants know has none.
 
 A step releases \(y = s + \sigma Z\), in units of the sensitivity; a neighbour's record moves s by v, \(\lVert v \rVert_2 \le
 1\). Each coordinate of Z is one of a pair of normals, drawn as a point of the plane that follows its law within R of the origin
@@ -65,7 +65,7 @@ def delta_left(event: "DpEvent", delta: float, adjacency: str) -> float:
 
 
 def missing_mass(event: "DpEvent", adjacency: str) -> float:
-    r"""What the end of drawn noise adds to δ over an event, \(\sum T \min(1, q/(1-q))\, b\), for up to `MOST_VALUES` values."""
+    r"""The part of δ that the noise's end takes over an event, \(\sum T \min(1, q/(1-q))\, b\), for up to `MOST_VALUES` values."""
     from dp_accounting import dp_event as dp
 
     moved = 2.0 if adjacency == "replace_one" else 1.0

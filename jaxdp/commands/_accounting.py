@@ -34,7 +34,7 @@ _LENGTH = Effect(
 
 @dataclass(frozen=True, kw_only=True)
 class SampledOptions:
-    """What the accountant's questions have in common."""
+    """The options that the accountant's questions have in common."""
 
     examples: int = 60_000
     """number of training examples"""

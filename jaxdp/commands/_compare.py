@@ -56,7 +56,7 @@ def compare(options: CompareOptions) -> None:
 
 
 def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """What is to be compared of each finished run, by falling accuracy.
+    """The figures to compare of each finished run, by falling accuracy.
 
     Args:
         folders: of runs, or folders that hold several.

@@ -1,4 +1,4 @@
-"""What a user asked for: the checks that jobs share, plain values for JSON and back, and that a resumed run is asked the same."""
+"""Options in general: the checks that jobs share, plain values for JSON and back, and that a resumed run is asked the same."""
 
 import dataclasses
 import json
@@ -83,7 +83,7 @@ def check_seed(seed: int | None) -> None:
 
 
 def seeded(what: str) -> str:
-    """What a statement says of a seed, without the seed."""
+    """A statement's sentence about a seed, without the seed."""
     return (
         f"{what} was seeded (--seed): to whoever knows the seed, or tries all 2^32, it is not private. Its random keys follow "
         "from the seed, so that they can't be erased."

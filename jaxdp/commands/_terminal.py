@@ -39,7 +39,7 @@ def every_terminal() -> Iterator[None]:
 
 
 def _plain(error: Any) -> tuple[str, int]:
-    """What stands for letters that can't be encoded."""
+    """The stand-in for letters that can't be encoded."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     letters = error.object[error.start : error.end]

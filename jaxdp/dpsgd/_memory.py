@@ -1,4 +1,4 @@
-"""What a clipped gradient will need of memory, told by the compiler before anything runs."""
+"""The memory that a clipped gradient will need, told by the compiler before anything runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -270,13 +270,13 @@ class DPSGD:
 
     @property
     def unit_in_words(self) -> tuple[str, str]:
-        """What is protected, and its plural."""
+        """The unit that is protected, and its plural."""
         if self.unit == "user":
             return f"one user, with at most {self.records_per_user} records (further ones were not used)", "users"
         return "one training example", "examples"
 
     def epsilon(self, *, delta: float, accountant: str = "rdp", steps: int | None = None) -> float:
-        """What the run costs.
+        """The epsilon of the run.
 
         Args:
             delta: the δ of (ε, δ), below 1 / num_examples.

@@ -72,7 +72,7 @@ class _Oracle(NamedTuple):
 
 
 def signature(*trees: Any) -> Any:
-    """What tells programs apart: the structure, shapes and types of their arguments."""
+    """The mark of a program: the structure, shapes and types of their arguments."""
     leaves, structure = jax.tree.flatten(trees)
     return structure, tuple((jnp.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
 
@@ -221,7 +221,7 @@ class _Check:
                 )
 
     def _alone(self, program: Any, params: Params, batch: Batch, i: int, clip_norm: float) -> tuple[list[Any], Any]:
-        """What one example contributes, leaf by leaf, and the norms."""
+        """One example's contribution, leaf by leaf, and the norms."""
         total, norms = program(params, batch, jnp.arange(ROWS) == i, jnp.float32(clip_norm), self._shared)
         return _on_host(total), np.asarray(norms)
 

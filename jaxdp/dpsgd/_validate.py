@@ -1,4 +1,4 @@
-"""What in a flax model can't be trained privately, and what to use in its place.
+"""Layers of a flax model that can't be trained privately, and their substitutes.
 
 DP-SGD bounds what one example can do through its gradient. A layer that mixes the examples of a batch, or that remembers
 something of them outside the parameters, goes past that bound.
@@ -46,7 +46,7 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class Validation:
-    """What `validate` found; nothing, where the model can be trained privately."""
+    """The findings of `validate`; none, where the model can be trained privately."""
 
     obstacles: tuple[Obstacle, ...]
 

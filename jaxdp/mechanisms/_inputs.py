@@ -1,4 +1,4 @@
-"""What a mechanism takes: checks of its parameters and of values, before anything is compiled."""
+"""Checks of a mechanism's parameters and of values, before anything is compiled."""
 
 import math
 from typing import Any

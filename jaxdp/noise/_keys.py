@@ -17,7 +17,7 @@ from jaxtyping import Array, Key, UInt32
 
 @enum.unique
 class Domain(enum.IntEnum):
-    """What a key is used for: a number that is folded into it before anything else is derived.
+    """A use of a key: a number that is folded into it before anything else is derived.
 
     With JAX's default generator, key i of `jax.random.split(key, n)` is `jax.random.fold_in(key, i)`. So these numbers are taken
     from the 256 below 2^31: no step, epoch, row or part of a split that anyone derives a key by is numbered so high, for those

@@ -99,7 +99,7 @@ class CheckpointFolder:
         return self._newest(lambda step: self._load_model_of_step(step, like))[0]
 
     def _newest(self, read: Callable[[int], _Read]) -> tuple[_Read | None, list[str]]:
-        """What `read` makes of the newest checkpoint that can be read, and a line for each newer one that couldn't."""
+        """The result of `read` for the newest checkpoint that can be read, and a line for each newer one that couldn't."""
         damaged = []
         for step in sorted((found.step for found in self._checkpointer.checkpoints), reverse=True):
             with _orbax():
@@ -222,7 +222,7 @@ def _abstract(arrays: Any) -> Any:
 
 
 def _arrays(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What orbax stores: trees without empty branches, which it refuses; what isn't parameters by its leaves' positions."""
+    """Arrays for orbax: trees without empty branches, which it refuses; what isn't parameters by its leaves' positions."""
     state = checkpoint.state
     arrays = {"params": state.params, "keys": {name: _words(key) for name, key in state.keys._asdict().items()}}
     for name in _TREES:

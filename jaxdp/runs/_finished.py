@@ -18,7 +18,7 @@ from ._folder import RunFolder, as_written
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What `jaxdp train` left in a folder.
+    """A run that `jaxdp train` left in a folder.
 
     Attributes:
         path: the folder.

@@ -151,7 +151,7 @@ class RunFolder:
 
     @property
     def mark(self) -> str:
-        """What tells this run's checkpoints from any other's: configuration and data, under the run's secret."""
+        """The mark that tells this run's checkpoints from any other's: configuration and data, under the run's secret."""
         stored = self._secrets()
         content = (self.path / "config.json").read_bytes() + stored["data_fingerprint"].encode()
         return hmac.new(bytes.fromhex(stored["secret"]), content, hashlib.sha256).hexdigest()

@@ -23,7 +23,7 @@ _SECONDS_BETWEEN_CHECKPOINTS = 60.0
 
 @runtime_checkable
 class Step(Protocol):
-    """What the loop needs of a step; `PrivateStep` and `PlainStep` have it."""
+    """The loop's view of a step; `PrivateStep` and `PlainStep` have it."""
 
     def many(self, state: TrainState, data: Any, *, num_steps: int) -> tuple[TrainState, StepMetrics]:
         """Make several steps."""

@@ -20,7 +20,7 @@ from ._train import read_ledger, train
 
 @dataclass(frozen=True)
 class Folds:
-    """What a K-fold evaluation found.
+    """The findings of a K-fold evaluation.
 
     Attributes:
         runs: the K finished runs.
@@ -132,7 +132,7 @@ def _rows(folds: Folds) -> list[tuple[str, str]]:
 
 
 def _write(path: Path, options: TrainOptions, folds: Folds) -> None:
-    """What may be published in folds.json, all in private/folds.json: losses and accuracies are those of people held back."""
+    """Write what may be published to folds.json, all to private/folds.json: losses and accuracies are those of people held back."""
     folder = RunFolder(path)
     content = {"epsilon": folds.epsilon, "statement": folds.statement, "delta": options.delta if options.dp else None}
     results = {"test_loss": folds.test_loss, "test_accuracy": folds.test_accuracy}

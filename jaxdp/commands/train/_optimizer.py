@@ -11,7 +11,7 @@ from ._options import TrainOptions
 
 
 class AverageState(NamedTuple):
-    """What averaging remembers: the optimizer's own state, the average, and over how many updates."""
+    """The state of averaging: the optimizer's own state, the average, and over how many updates."""
 
     inner: Any
     average: Any

@@ -114,7 +114,7 @@ def resolve_plan(options: TrainOptions, num_examples: int, spent_before: account
 
 
 def cut_nearly_always(run: DPSGD) -> str | None:
-    """What to say of a truncated batch two standard deviations or more below the expected one; None of others."""
+    """A warning about a truncated batch two standard deviations or more below the expected one; None of others."""
     expected, most = run.expected_batch_size, run.truncated_batch_size
     if most is None or most > expected - 2 * math.sqrt(expected * (1 - run.sampling_rate)):
         return None

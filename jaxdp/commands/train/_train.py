@@ -101,7 +101,7 @@ class _Job:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """What the folder says of the run, the same when it is gone on with."""
+        """The run as the folder describes it, the same when it is gone on with."""
         return self.folder.read_json("config.json")
 
     @cached_property
@@ -116,7 +116,7 @@ class _Job:
 
     @cached_property
     def spent_before(self) -> Ledger:
-        """What had been spent before it."""
+        """The ledger of all that had been spent before it."""
         with as_written(self.folder.path / "config.json"):
             return Ledger.from_dict(self.config["spent_before"])
 
@@ -224,7 +224,7 @@ class _Job:
         }
 
     def _epsilon(self, made: int) -> float | None:
-        """What the run has cost so far."""
+        """The epsilon of the run so far."""
         if self.plan.run is None or self.plan.accountant is None:
             return None
         return self.plan.run.epsilon(delta=self.options.delta, accountant=self.plan.accountant, steps=made)
@@ -264,7 +264,7 @@ class _Job:
         return self.spent_before.extend(run.ledger(nonce=self.config["nonce"]))
 
     def _privacy(self, run: DPSGD) -> dict[str, Any]:
-        """What the summary says of privacy."""
+        """The summary's part about privacy."""
         delta = self.options.delta
         able = accountants_of(run.event, run.adjacency)
         spent = {name: run.spent(delta=delta, accountant=name) for name in ("rdp", "pld") if name in able}
@@ -306,7 +306,7 @@ class _Job:
 
 
 def _checkpoint(state: TrainState, totals: Totals) -> Checkpoint:
-    """What is kept of a state and of the epoch under way."""
+    """The part of a state and of the epoch under way that is kept."""
     model = params_of(state)
     return Checkpoint(state, asdict(totals), None if model is state.params else model)
 
@@ -348,7 +348,7 @@ def _problem(options: TrainOptions, spent_before: Ledger) -> Problem:
 
 
 def _early_stopping(patience: int, made: int, asked: int) -> str:
-    """What a statement says of it."""
+    """Its sentence in a statement."""
     return (
         f"{made} of these {asked} steps were made: the run ended when the loss on examples held back had not improved for "
         f"{patience} epochs, or would have. Epsilon is that of all {asked} steps, since when it ended depended on what was seen. "
@@ -357,7 +357,7 @@ def _early_stopping(patience: int, made: int, asked: int) -> str:
 
 
 def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: Ledger) -> dict[str, Any]:
-    """What is published of a run before it begins: neither its seed nor anything that the data tell for nothing."""
+    """The part of a run that is published before it begins: neither its seed nor anything that the data tell for nothing."""
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
     config = {
         "options": _options.to_dict(replace(options, seed=None)),
@@ -372,6 +372,6 @@ def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: L
 
 
 def _described(config: dict[str, Any]) -> Any:
-    """What a run's draws depend on, beside its seed and its data, from its config as it was read."""
+    """The description that a run's draws depend on, beside its seed and its data, from its config as it was read."""
     options = that_matter(from_dict(TrainOptions, config["options"]))
     return [options, plan_that_matters(config["plan"]), config["spent_before"], config["model"]]
