@@ -413,6 +413,9 @@ class DPSGD:
             True
         """
         _checks.instance("description", description, Mapping, "give what DPSGD.to_dict gave")
+        _checks.instance(
+            "known", known, list | tuple | set | frozenset, "give the classes of your own, such as (MySampling,)"
+        )
         kinds = by_name(_OWN, known)
         found = {name: from_plain(value, name, kinds) for name, value in description.items()}
         try:
