@@ -123,8 +123,8 @@ def analyze(
         votes: counts [queries, classes] of all queries that were asked.
         mechanism: what they were aggregated by.
         delta: the δ of (ε, δ), in (0, 1).
-        answered: bool [queries], which the teachers' votes answered: `Labels.answered`. For mechanisms with a threshold.
-        student_probs: the student's probabilities [queries, classes], for Interactive-GNMax.
+        answered: bool [queries], which the teachers' votes answered: `Labels.answered`. For those that leave some unanswered.
+        student_probs: the student's probabilities [queries, classes], for an aggregator that asks one.
         orders: Rényi orders above 1; by default dp-accounting's.
         conversion: from RDP to (ε, δ): "tight", dp-accounting's; or "classic", the papers', with the papers' Laplace bound.
         sanitiser: how to make the data-dependent cost fit for publication; for mechanisms with Gaussian noise.
@@ -161,7 +161,8 @@ def analyze(
     curves = mechanism.rdp_by_query(counts, alphas, charged=was_answered, student_probs=student, classic=classic)
     event = event_of(mechanism, **number)
     left = delta_left(event, delta, "replace_special")  # of a delta from which the noise's end takes a part
-    independent = convert(alphas, mechanism.rdp(alphas, **number, classic=classic), left, conversion)
+    own = mechanism.classic_rdp(alphas, asked=len(counts)) if classic else None
+    independent = convert(alphas, rdp_of(event, alphas) if own is None else own, left, conversion)
     sanitised = None
     if rng is not None:
         _checks.generator("rng", rng)
@@ -209,6 +210,13 @@ def event_of(mechanism: Aggregator, *, asked: int, answered: int) -> "DpEvent":
     asked = _checks.whole("asked", asked, "give how many queries were asked")
     answered = _checks.whole("answered", answered, "give how many of them were answered")
     return mechanism.event(asked=asked, answered=answered)
+
+
+def rdp_of(event: "DpEvent", orders: Orders) -> Orders:
+    """dp-accounting's RDP of an event, [orders]."""
+    from dp_accounting.rdp import RdpAccountant
+
+    return np.asarray(RdpAccountant(orders.tolist()).compose(event).rdp)
 
 
 def convert(orders: Orders, rdp: Orders, delta: float, conversion: str = "tight") -> accounting.Spent:

@@ -13,7 +13,7 @@ from jaxtyping import Bool
 from .. import _checks
 from .._errors import UsageError
 from ..accounting._reach import delta_left
-from ._analysis import convert, event_of, usual_orders
+from ._analysis import convert, event_of, rdp_of, usual_orders
 from .aggregators import Aggregator, check_aggregator
 
 
@@ -79,8 +79,8 @@ def within_budget(
 def _at_best_order(mechanism: Aggregator, epsilon: float, delta: float) -> tuple[float, float, float]:
     """(the RDP that the budget is worth, RDP of a query, RDP that an answer adds), at the order that allows most answers."""
     orders = usual_orders()
-    of_query = mechanism.rdp(orders, asked=1, answered=0, classic=False)
-    of_answer = mechanism.rdp(orders, asked=1, answered=1, classic=False) - of_query
+    of_query = rdp_of(event_of(mechanism, asked=1, answered=0), orders)
+    of_answer = rdp_of(event_of(mechanism, asked=1, answered=1), orders) - of_query
     room = np.array([_room(order, epsilon, delta) for order in orders])
     best = int(np.argmax(room / (of_query + of_answer)))
     return float(room[best]), float(of_query[best]), float(of_answer[best])

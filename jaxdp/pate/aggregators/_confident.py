@@ -10,7 +10,7 @@ from scipy.special import log_ndtr
 
 from .._bounds import Curves, Orders
 from .._sanitise import CostAtOrder, cost_of_checks, cost_of_votes
-from ._contract import Labels, queries_put, rdp_of
+from ._contract import Labels, queries_put
 from ._threshold import (
     check_threshold_against,
     event_with_checks,
@@ -67,9 +67,8 @@ class ConfidentNoisyMax:
             sigma_threshold=self.sigma_threshold, sigma_max=self.sigma_max, asked=asked, answered=answered
         )
 
-    def rdp(self, orders: Orders, *, asked: int, answered: int, classic: bool = False) -> Orders:
-        """dp-accounting's."""
-        return rdp_of(self.event(asked=asked, answered=answered), orders)
+    def classic_rdp(self, orders: Orders, *, asked: int) -> None:
+        """None: the paper's is that of the event."""
 
     def rdp_by_query(
         self,

@@ -73,8 +73,8 @@ class Aggregator(Protocol):
         """
         ...
 
-    def rdp(self, orders: Orders, *, asked: int, answered: int, classic: bool) -> Orders:
-        """The RDP of that event, [orders]; with `classic` a paper's own bound where there is one."""
+    def classic_rdp(self, orders: Orders, *, asked: int) -> Orders | None:
+        """A paper's own data-independent RDP of so many queries, [orders], for `conversion="classic"`; None for `event`'s."""
         ...
 
     def rdp_by_query(
@@ -89,7 +89,7 @@ class Aggregator(Protocol):
         """The data-dependent RDP of each query, [queries, orders]; the data-independent one where nothing better is known.
 
         `charged` says how far an answer counts: whether it was given, or with which probability it would be. With `classic`,
-        by a paper's own bound where there is one.
+        at most `classic_rdp`.
         """
         ...
 
@@ -118,13 +118,6 @@ def check_aggregator(mechanism: Any) -> None:
             f"mechanism={mechanism!r:.200} is a {type(mechanism).__name__}: give jaxdp.pate.GaussianNoisyMax(sigma=40.0), or "
             "another aggregator (a value with the methods of jaxdp.pate.Aggregator)"
         )
-
-
-def rdp_of(event: "DpEvent", orders: Orders) -> Orders:
-    """dp-accounting's RDP of an event, [orders]."""
-    from dp_accounting.rdp import RdpAccountant
-
-    return np.asarray(RdpAccountant(orders.tolist()).compose(event).rdp)
 
 
 def all_answered(labels: Int32[Array, " queries"]) -> Labels:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float64, Key
 from ... import _checks, accounting
 from .._bounds import Curves, Orders, gaussian_log_q, gaussian_rdp_given_votes
 from .._sanitise import CostAtOrder, cost_of_votes
-from ._contract import Labels, all_answered, queries_put, rdp_of
+from ._contract import Labels, all_answered, queries_put
 from ._noisy_max import gaussian_winner
 
 if TYPE_CHECKING:
@@ -52,9 +52,8 @@ class GaussianNoisyMax:
         """One Gaussian mechanism of sensitivity √2 a query: a vote that moves changes two counts by one each."""
         return gaussian_votes_event(self.sigma, asked)
 
-    def rdp(self, orders: Orders, *, asked: int, answered: int, classic: bool = False) -> Orders:
-        """dp-accounting's."""
-        return rdp_of(self.event(asked=asked, answered=answered), orders)
+    def classic_rdp(self, orders: Orders, *, asked: int) -> None:
+        """None: the paper's is that of the event."""
 
     def rdp_by_query(
         self,

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float64, Key
 
 from ... import _checks
 from .._bounds import Curves, Orders, laplace_log_q, laplace_rdp, laplace_rdp_given_votes
-from ._contract import Labels, all_answered, queries_put, rdp_of
+from ._contract import Labels, all_answered, queries_put
 from ._noisy_max import laplace_winner
 
 if TYPE_CHECKING:
@@ -52,11 +52,9 @@ class LaplaceNoisyMax:
 
         return dp.SelfComposedDpEvent(dp.LaplaceDpEvent(1 / self.gamma), 2 * asked) if asked else dp.NoOpDpEvent()
 
-    def rdp(self, orders: Orders, *, asked: int, answered: int, classic: bool = False) -> Orders:
-        """dp-accounting's, or with `classic` the paper's."""
-        if classic:
-            return asked * laplace_rdp(self.gamma, orders, classic=True)
-        return rdp_of(self.event(asked=asked, answered=answered), orders)
+    def classic_rdp(self, orders: Orders, *, asked: int) -> Orders:
+        """The paper's, of a (2γ)-differentially private query."""
+        return asked * laplace_rdp(self.gamma, orders, classic=True)
 
     def rdp_by_query(
         self,
