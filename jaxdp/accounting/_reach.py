@@ -65,7 +65,7 @@ def delta_left(event: "DpEvent", delta: float, adjacency: str) -> float:
 
 
 def missing_mass(event: "DpEvent", adjacency: str) -> float:
-    r"""The part of δ that the noise's end takes over an event, \(\sum T \min(1, q/(1-q))\, b\), for up to `MOST_VALUES` values."""
+    r"""The part of δ that the noise's end takes over an event, \(\sum T \min(1, q/(1-q))\, b\), of up to `MOST_VALUES` values."""
     from dp_accounting import dp_event as dp
 
     moved = 2.0 if adjacency == "replace_one" else 1.0

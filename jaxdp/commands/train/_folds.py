@@ -132,7 +132,7 @@ def _rows(folds: Folds) -> list[tuple[str, str]]:
 
 
 def _write(path: Path, options: TrainOptions, folds: Folds) -> None:
-    """Write what may be published to folds.json, all to private/folds.json: losses and accuracies are those of people held back."""
+    """Write what may be published to folds.json, all to private/folds.json: losses and accuracies are of people held back."""
     folder = RunFolder(path)
     content = {"epsilon": folds.epsilon, "statement": folds.statement, "delta": options.delta if options.dp else None}
     results = {"test_loss": folds.test_loss, "test_accuracy": folds.test_accuracy}
