@@ -126,7 +126,7 @@ def test_laplace_noise_has_the_distribution_of_laplace_noise() -> None:
 
 
 def test_laplace_noise_reaches_far_into_its_tail() -> None:
-    from jaxdp.noise import _laplace
+    from jaxdp.noise.draws import _laplace
 
     with pytest.MonkeyPatch.context() as patch:
         smallest = (jnp.zeros(2, jnp.uint32), jnp.array([0, 1], jnp.uint32))
