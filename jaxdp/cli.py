@@ -1,15 +1,17 @@
-"""The command line: `jaxdp train`, `pate`, `predict`, `compare`, `lookalike`; the accountant's `epsilon`, `noise`, `steps`,
-`batch-size`.
+"""The command line: from what was typed to the options of a command, and to the command.
 
 What a user got wrong, or a disk refused, is told in one line and ends with exit code 2, a signal with 128 and its number;
 anything else is a bug and shows its traceback.
 """
 
 import dataclasses
+import functools
+import operator
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import tyro
 
@@ -23,8 +25,32 @@ from .commands._options import Options, from_dict
 from .commands._predict import PredictOptions, predict
 from .commands._terminal import every_terminal
 from .commands.pate import AnalyzeOptions, LabelOptions, PateOptions, analyze_file, label, run_pate
-from .commands.train import TrainOptions, train, train_folds
+from .commands.train import TrainOptions, train_or_folds
 from .runs import RunFolder, as_written
+
+
+class Command(NamedTuple):
+    """A command: its options, and the function that does with them what it is for."""
+
+    options: type[Any]
+    run: Callable[[Any], object]
+    description: str | None = None  # by default the first line of the options' docstring
+
+
+COMMANDS = {
+    "train": Command(TrainOptions, train_or_folds, "Train a model on private data."),
+    "pate": Command(PateOptions, run_pate),
+    "pate-label": Command(LabelOptions, label),
+    "pate-analyze": Command(AnalyzeOptions, analyze_file),
+    "predict": Command(PredictOptions, predict),
+    "compare": Command(CompareOptions, compare),
+    "lookalike": Command(LookalikeOptions, lookalike),
+    "epsilon": Command(EpsilonOptions, answer),
+    "noise": Command(NoiseOptions, answer),
+    "steps": Command(StepsOptions, answer),
+    "batch-size": Command(BatchSizeOptions, answer),
+}
+_RESUMED = ("train", "pate")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -36,22 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _main(given: list[str]) -> None:
     try:
         options = _parse(given)
-        if isinstance(options, TrainOptions):
-            (train if options.folds is None or options.fold is not None else train_folds)(options)
-        elif isinstance(options, PateOptions):
-            run_pate(options)
-        elif isinstance(options, LabelOptions):
-            label(options)
-        elif isinstance(options, AnalyzeOptions):
-            analyze_file(options)
-        elif isinstance(options, PredictOptions):
-            predict(options)
-        elif isinstance(options, CompareOptions):
-            compare(options)
-        elif isinstance(options, LookalikeOptions):
-            lookalike(options)
-        else:
-            answer(options)
+        next(command for command in COMMANDS.values() if command.options is type(options)).run(options)
     except UsageError as error:
         print(f"jaxdp: error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -73,26 +84,21 @@ def _main(given: list[str]) -> None:
 def _parse(given: list[str]) -> Any:
     _check_no_empty(given)
     given = _with_resumed_folder(_with_joined_names(given))
-    train_options = _resumed_options(given, "train", TrainOptions) or TrainOptions()
-    pate_options = _resumed_options(given, "pate", PateOptions) or PateOptions()
-    commands = (
+    resumed = {name: _resumed_options(given, name, COMMANDS[name].options) for name in _RESUMED}
+    commands = [
         Annotated[
-            TrainOptions,
-            tyro.conf.subcommand("train", description="Train a model on private data.", default=train_options),
+            command.options,
+            tyro.conf.subcommand(
+                name,
+                description=command.description,
+                **({"default": resumed[name] or command.options()} if name in resumed else {}),
+            ),
         ]
-        | Annotated[PateOptions, tyro.conf.subcommand("pate", default=pate_options)]
-        | Annotated[LabelOptions, tyro.conf.subcommand("pate-label")]
-        | Annotated[AnalyzeOptions, tyro.conf.subcommand("pate-analyze")]
-        | Annotated[PredictOptions, tyro.conf.subcommand("predict")]
-        | Annotated[CompareOptions, tyro.conf.subcommand("compare")]
-        | Annotated[LookalikeOptions, tyro.conf.subcommand("lookalike")]
-        | Annotated[EpsilonOptions, tyro.conf.subcommand("epsilon")]
-        | Annotated[NoiseOptions, tyro.conf.subcommand("noise")]
-        | Annotated[StepsOptions, tyro.conf.subcommand("steps")]
-        | Annotated[BatchSizeOptions, tyro.conf.subcommand("batch-size")]
-    )
-    options: Any = tyro.cli(
-        commands,  # pyright: ignore[reportArgumentType]  # a union of annotated types, which tyro reads
+        for name, command in COMMANDS.items()
+    ]
+    union: Any = functools.reduce(operator.or_, commands)
+    options = tyro.cli(
+        union,
         prog="jaxdp",
         description="Differentially private deep learning in JAX.",
         args=given,

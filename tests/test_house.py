@@ -15,7 +15,7 @@ import jaxdp
 PACKAGE = Path(jaxdp.__file__).parent
 ROOMS = (
     *("_errors", "_checks", "_types", "_interrupts", "_outputs"),
-    *("jaxprs", "noise", "sampling", "clipping", "accounting", "transforms", "dpsgd", "mechanisms", "pate", "audit"),
+    *("jaxprs", "noise", "sampling", "clipping", "accounting", "transforms", "dpsgd", "mechanisms", "pate"),
     *("data", "models", "runs", "commands", "cli"),
 )
 OF_THE_LIBRARY = ROOMS[: ROOMS.index("runs")]

@@ -242,7 +242,7 @@ class ClippedGrad:
         return trace_loss(self.loss_fn, self.has_aux, params, batch, shared, keys, groups)
 
     def usual_microbatch_size(self, loss: Traced | None, params: Params, examples: float) -> int:
-        """How many of a batch's examples to process at once: as the user says, or under "auto" what suits the device."""
+        """How many of a batch's examples to process at once: as the user says, or under "auto" what suits the device, or all."""
         if self.microbatch_size is not None or self.method != "auto" or loss is None:
             return self.microbatch_size or math.ceil(examples)
         parameters = sum(4 * jnp.size(leaf) for leaf in jax.tree.leaves(params))
@@ -292,7 +292,7 @@ def clipped_grad(
         clip_norm: the L2 norm C, in the units of the gradient. `inf` means no clipping, and then no noise can follow.
         rule: how a norm becomes a factor: `jaxdp.clipping.Flat()` as above, `PerGroup`, `Normalised` or `Quantile`. Under
             each of them C is the sensitivity; a `Quantile` has its C in a state, which goes in and comes out, and
-            `clip_norm` is then not read.
+            `clip_norm` is then where it begins.
         has_aux: whether the loss returns auxiliary data.
         method: "vmap" materialises per-example gradients. "ghost" reads the loss's jaxpr, and takes norms and sums from the
             inputs and output cotangents of each product, convolution and lookup; only what no such rule covers is

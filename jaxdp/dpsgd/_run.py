@@ -206,7 +206,8 @@ class DPSGD:
 
     @property
     def accountants(self) -> tuple[str, ...]:
-        """The accountants that can account the run in seconds, of "rdp", "pld" and "classic"; the first is shown as it goes."""
+        """The accountants that can account the run in seconds, of "rdp", "pld" and "classic"; `jaxdp train` shows the epsilon
+        of the first as it trains."""
         return accounting.accountants_of(self.event, self.adjacency)
 
     def within(
@@ -325,12 +326,13 @@ class DPSGD:
             beyond the data.
 
         Raises:
-            UsageError: for a capacity under another sampling than Poisson.
+            UsageError: for a capacity under a sampling whose batches have one size.
         """
         return self.sampling.sampler(self, key, capacity=capacity)
 
     def clipped_grad(self, loss_fn: LossFn, *, has_aux: bool = False) -> ClippedGrad:
-        """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size; what has num_examples rows isn't shared."""
+        """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size. What is shared with an axis of
+        length num_examples is refused, unless by `jaxdp.Shared`."""
         grad_fn = clipped_grad(
             loss_fn, clip_norm=self.clip_norm, rule=self.rule, has_aux=has_aux, microbatch_size=self.microbatch_size
         )

@@ -72,7 +72,7 @@ class _Oracle(NamedTuple):
 
 
 def signature(*trees: Any) -> Any:
-    """The mark of a program: the structure, shapes and types of their arguments."""
+    """The mark of a program: the structure, shapes and types of its arguments."""
     leaves, structure = jax.tree.flatten(trees)
     return structure, tuple((jnp.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
 

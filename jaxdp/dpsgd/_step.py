@@ -31,7 +31,7 @@ class RunKeys(NamedTuple):
     """Three scalar keys, one for each kind of randomness.
 
     A step's own keys for its draw and its losses are derived from them and its number; the states of the noise and of the clip
-    rule begin from `noise`, and go their own way.
+    rule are made from `noise`, and then carried from step to step.
     """
 
     sampling: Key[Array, ""]

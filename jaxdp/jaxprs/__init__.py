@@ -1,6 +1,7 @@
 """Reading and evaluating jaxprs, JAX's intermediate language.
 
-`_jaxpr` is the one module that touches JAX's private or unstable names; `_evaluate` is the one evaluator, which takes a hook
+`_jaxpr` is the one module that touches what JAX keeps unstable of its programs (what it tells of batched and sharded values,
+`jaxdp.noise._copies` reads); `_evaluate` is the one evaluator, which takes a hook
 for the equations that are to be computed in another way; `_convolutions` runs a program with its convolutions in the order that
 CPUs have fast code for.
 """

@@ -25,7 +25,7 @@ def evaluate(
         hook: from an equation and the values of its operands to the values of its outputs; `bind` does what the equation says.
         eqns: those that may be run; all by default.
         wanted: the variables whose values to return, in whose place the jaxpr's outputs stand by default. Of the equations,
-            only those that they need are then run.
+            only those that they need, and those with effects, are then run.
         known: the values of variables that no equation needs to compute.
 
     Returns:

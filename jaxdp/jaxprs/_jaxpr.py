@@ -53,7 +53,7 @@ def parts_of(jaxpr: Jaxpr) -> JaxprParts:
 
 
 def trace(fn: Callable[..., Any], *args: Any) -> tuple[Jaxpr, Any]:
-    """The jaxpr of `fn` at arguments or their shapes, and the structure of its outputs."""
+    """The jaxpr of `fn` at arguments or their shapes, and its outputs' shapes and types."""
     jaxpr, out = jax.make_jaxpr(fn, return_shape=True)(*args)
     return jaxpr, out
 
@@ -87,7 +87,7 @@ def rebuild_remat(eqn: Eqn, fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def bind(eqn: Eqn, args: Sequence[Any]) -> list[Any]:
     """The outputs of an equation for other values of its operands."""
-    with as_written(eqn):
+    with in_context_of(eqn):
         out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
     return list(out) if eqn.primitive.multiple_results else [out]
 
@@ -124,7 +124,7 @@ def replace_subjaxprs(eqn: Eqn, run: Callable[..., Sequence[Any]]) -> Eqn:
     return eqn.replace(params={name: replaced(value) for name, value in eqn.params.items()})
 
 
-def as_written(eqn: Eqn) -> AbstractContextManager[Any]:
+def in_context_of(eqn: Eqn) -> AbstractContextManager[Any]:
     """A context in which new equations carry the user's source line, and the compute settings, of an old one."""
     stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
     return _Both(source_info_util.user_context(eqn.source_info.traceback, name_stack=stack), eqn.ctx.manager)
@@ -154,7 +154,7 @@ def is_sum(eqn: Eqn, axes: tuple[int, ...]) -> bool:
     return eqn.primitive is p.reduce_sum_p and tuple(sorted(eqn.params["axes"])) == axes
 
 
-def is_clipping(gather: Eqn) -> bool:
+def clamps_indices(gather: Eqn) -> bool:
     """Whether a gather moves indices that are out of bounds to the nearest bound."""
     return gather.params["mode"] == jax.lax.GatherScatterMode.CLIP
 

@@ -86,5 +86,6 @@ def check_state(state: Any) -> None:
     """Refuse what is no state of this noise."""
     if not isinstance(state, GaussianState):
         raise UsageError(
-            f"privatize: state is a {type(state).__name__}: begin with state = tx.init(params), go on with what update gives"
+            f"Gaussian: state is a {type(state).__name__}: begin with state = init(...), as in tx.init(params), go on "
+            "with what update gives"
         )

@@ -18,7 +18,8 @@ class Noise(Protocol):
 
     `init` and `update` are traced by JAX. The step carries the state from one update to the next, and a checkpoint keeps it,
     whatever pytree of arrays it is; the noise of an update is a function of the state alone. `event` must be true of what
-    `update` draws: the accountants believe it.
+    `update` draws: the accountants believe it. Samplings compose the events of updates as those of independent noises: noise
+    that is correlated between updates has no event of one update, and needs a sampling whose own event knows it.
     """
 
     def init(self, key: Key[Array, ""], params: Params) -> Any:

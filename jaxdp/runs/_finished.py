@@ -1,4 +1,4 @@
-"""A run's folder, read back."""
+"""A run's folder, read back: the model, and what is known of how it came about."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from ._folder import RunFolder, as_written
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that `jaxdp train` left in a folder.
+    """A run as its folder has it, finished or under way.
 
     Attributes:
         path: the folder.

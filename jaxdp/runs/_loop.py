@@ -23,7 +23,7 @@ _SECONDS_BETWEEN_CHECKPOINTS = 60.0
 
 @runtime_checkable
 class Step(Protocol):
-    """The loop's view of a step; `PrivateStep` and `PlainStep` have it."""
+    """The loop's view of a step; that of `DPSGD.make_step` has it, and those of plain training and of PATE's student."""
 
     def many(self, state: TrainState, data: Any, *, num_steps: int) -> tuple[TrainState, StepMetrics]:
         """Make several steps."""
@@ -63,7 +63,8 @@ class Loop:
         steps_per_epoch: steps of an epoch.
         steps: steps of the run.
         on_steps: called as results arrive, with the number of steps made and the epoch's totals.
-        save: called with the state and the totals, between epochs' ends, at least once a minute and before the run stops.
+        save: called with the state and the totals, within an epoch when a minute has passed since the last time, and before
+            the run stops.
     """
 
     step: Step

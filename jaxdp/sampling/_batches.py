@@ -72,7 +72,7 @@ def _draw(kind: type, sampler: Sampler, step: Int32[Array, ""]) -> Draw:
 
 
 def drawn_at(key: Any, step: Any) -> Any:
-    """The number of a step, after a look at it and at the sampler's key (which a pytree's copy of the sampler may lack)."""
+    """The number of a step, checked, as is the sampler's key, which a copy made by `jax.tree.map` may lack."""
     _checks.key(key)
     return step if isinstance(step, Tracer) else _checks.step("step", step)
 

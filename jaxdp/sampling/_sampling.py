@@ -65,11 +65,14 @@ class Sampling(Protocol):
     amplified: ClassVar[bool]
 
     def check(self, run: SampledRun) -> None:
-        """Refuse, by `jaxdp.UsageError`, a run whose numbers it can't draw by; its adjacency is one of `adjacencies`."""
+        """Refuse, by `jaxdp.UsageError`, a run whose numbers it can't draw by, or whose adjacency it doesn't know."""
         ...
 
     def sampler(self, run: SampledRun, key: Key[Array, ""], *, capacity: int) -> Sampler:
-        """The sampler of a run. `capacity` is for padded batches of no fixed size: 0 for what is usual."""
+        """The sampler of a run. `capacity` is for padded batches of no fixed size: 0 for what is usual.
+
+        The compiled step calls this with a key that is traced: a draw must be a function of the key and of the step alone.
+        """
         ...
 
     def event(self, run: SampledRun, steps: int) -> "DpEvent":

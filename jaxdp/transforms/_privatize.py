@@ -1,4 +1,4 @@
-"""Clipped sum to noisy mean: the one place where noise is added."""
+"""The noise of a gradient sum as an optax transform: clipped sum to noisy mean."""
 
 import math
 from typing import Any

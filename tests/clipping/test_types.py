@@ -11,6 +11,8 @@ import pytest
 from oracle import distance, loop, norm_of, widened
 
 import jaxdp
+from jaxdp.clipping.ghost import rules
+from jaxdp.jaxprs._jaxpr import parts_of, subjaxprs
 
 slow = pytest.mark.slow
 RULES = {
@@ -162,3 +164,25 @@ def test_random_programs_are_clipped_as_the_loop_clips(first: int) -> None:
         except fuzz_models.NoLossError:
             continue
     jax.clear_caches()
+
+
+USES = {
+    "dot_general": (lambda w: w @ jnp.ones((3, 2)), jnp.ones((4, 3))),
+    "conv_general_dilated": (lambda w: jax.lax.conv(jnp.ones((1, 2, 5, 5)), w, (1, 1), "SAME"), jnp.ones((3, 2, 3, 3))),
+    "gather": (lambda w: w.at[jnp.array([1, 2])].get(), jnp.ones((4, 3))),
+}
+
+
+@pytest.mark.parametrize("primitive", USES)
+def test_an_operation_with_a_setting_that_no_rule_knows_is_not_covered(primitive: str) -> None:
+    use, weight = USES[primitive]
+    eqns = [eqn for eqn in jax.make_jaxpr(use)(weight).eqns if eqn.primitive.name == primitive]
+    (eqn,) = eqns or [eqn for eqn in _inner_eqns(jax.make_jaxpr(use)(weight)) if eqn.primitive.name == primitive]
+    covered = lambda one: [rule.name for rule in rules.RULES for i in range(2) if rule.covers(one, i)]
+    assert covered(eqn)
+    assert not covered(eqn.replace(params={**eqn.params, "unheard_of": True}))
+
+
+def _inner_eqns(jaxpr: Any) -> list[Any]:
+    inner = [body for eqn in jaxpr.eqns for body in subjaxprs(eqn)]
+    return [eqn for body in inner for eqn in (*parts_of(body).eqns, *_inner_eqns(parts_of(body)))]

@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import jaxdp
+from jaxdp.clipping import Quantile
 from jaxdp.transforms import PrivatizeState
 
 
@@ -294,3 +295,22 @@ def test_a_nonce_outlives_its_keys_and_is_the_same_inside_a_compiled_program() -
     np.testing.assert_array_equal(compiled.nonce, state.nonce)
     words = np.concatenate([np.ravel(jax.random.key_data(key)) for key in state.keys])
     assert not set(words.tolist()) & set(np.asarray(state.nonce).tolist())
+
+
+def test_values_and_their_short_names_describe_the_same_run() -> None:
+    numbers: Any = {
+        "num_examples": 6000,
+        "expected_batch_size": 256,
+        "steps": 3,
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.1,
+    }
+    by_name = jaxdp.DPSGD(**numbers, sampling="truncated_poisson", truncated_batch_size=512, rule=Quantile(0.5))
+    by_value = jaxdp.DPSGD(
+        **numbers,
+        sampling=jaxdp.sampling.TruncatedPoisson(512),
+        rule=Quantile(quantile=0.5),
+        noise=jaxdp.noise.Gaussian(),
+    )
+    assert by_name == by_value
+    assert by_name.to_dict() == by_value.to_dict()

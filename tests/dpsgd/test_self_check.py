@@ -17,7 +17,7 @@ from jaxdp.clipping.ghost import rules
 from jaxdp.clipping.ghost.rules import Dense, OneHot, OuterProducts, Rule
 from jaxdp.data import Classes
 from jaxdp.dpsgd import _self_check, _step
-from jaxdp.jaxprs._jaxpr import DOT_GENERAL, is_clipping
+from jaxdp.jaxprs._jaxpr import DOT_GENERAL, clamps_indices
 from jaxdp.models import classifier
 
 
@@ -59,8 +59,8 @@ def index_compared_in_its_own_type(patch: pytest.MonkeyPatch) -> None:
         numbers, table = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
         index, size = others[0].reshape(-1), table[0]
         narrow = jnp.asarray(np.array(size).astype(index.dtype))
-        inside = jnp.ones(index.shape, bool) if is_clipping(eqn) else (index >= 0) & (index < narrow)
-        index = jnp.clip(index, 0, narrow - 1) if is_clipping(eqn) else index
+        inside = jnp.ones(index.shape, bool) if clamps_indices(eqn) else (index >= 0) & (index < narrow)
+        index = jnp.clip(index, 0, narrow - 1) if clamps_indices(eqn) else index
         assert numbers.collapsed_slice_dims == (0,)
         entry = jnp.where(inside, index.astype(jnp.int32), -1)[None]
         return OuterProducts(OneHot(entry), Dense(cotangent.reshape(1, how.rows, how.right)))

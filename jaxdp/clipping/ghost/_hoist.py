@@ -20,8 +20,8 @@ from ...jaxprs._jaxpr import (
     JaxprParts,
     Literal,
     Var,
-    as_written,
     bind,
+    in_context_of,
     inner_jaxpr,
     parts_of,
     rebuild_remat,
@@ -71,7 +71,7 @@ def _remat(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
     def rest(args: Sequence[Any], moved: Sequence[Any]) -> list[Any]:
         return work.rest(args, dict(zip(work.moved, moved, strict=True)))
 
-    with as_written(eqn):
+    with in_context_of(eqn):
         return list(rebuild_remat(eqn, rest)(list(args), moved))
 
 
@@ -92,7 +92,7 @@ def _scan(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
     work = _HoistableWork(body, [inside[i] if i in consts or i in scanned else EXAMPLE for i in range(len(args))])
     by_step = [v for v in work.moved if work.depends(v, [body.invars[i] for i in scanned])]
     once = [v for v in work.moved if v not in by_step]
-    with as_written(eqn):
+    with in_context_of(eqn):
         once_values = work.values(once, args)
 
         def step_values(slices: Sequence[Any]) -> list[Any]:

@@ -14,8 +14,8 @@ from ...jaxprs._jaxpr import (
     SCAN,
     Eqn,
     JaxprParts,
-    as_written,
     bind,
+    in_context_of,
     inner_jaxpr,
     parts_of,
     rebuild_remat,
@@ -44,7 +44,7 @@ def run_tapped(jaxpr: JaxprParts, args: Sequence[Any], taps: Taps) -> tuple[list
         taps: as `zeros` makes them, for the sites to tap.
 
     Returns:
-        The outputs, and for each site its operands (None for the parameter's), with a leading axis for each loop.
+        The outputs, and for each site all its operands, with a leading axis for each loop.
     """
     return _run(jaxpr, args, taps, ())
 
@@ -77,7 +77,7 @@ def _remat(eqn: Eqn, args: Sequence[Any], taps: Taps, path: Path) -> tuple[list[
         outs, seen = _run(body, args, dict(zip(keys, taps, strict=True)), path)
         return outs, [seen[key] for key in keys]
 
-    with as_written(eqn):
+    with in_context_of(eqn):
         outs, seen = rebuild_remat(eqn, run)(list(args), list(taps.values()))
     return outs, dict(zip(keys, seen, strict=True))
 
@@ -92,7 +92,7 @@ def _scan(eqn: Eqn, args: Sequence[Any], taps: Taps, path: Path) -> tuple[list[A
         outs, seen = _run(parts.body, [*consts, *carry, *slices], dict(zip(keys, taps, strict=True)), path)
         return outs[: parts.num_carry], (outs[parts.num_carry :], [seen[key] for key in keys])
 
-    with as_written(eqn):
+    with in_context_of(eqn):
         scanned = (list(args[first:]), list(taps.values()))
         ends, (stacks, seen) = rebuild_scan(eqn, step, list(args[parts.num_consts : first]), scanned)
     return [*ends, *stacks], dict(zip(keys, seen, strict=True))

@@ -35,7 +35,7 @@ class Flat:
         return Groups.one(params)
 
     def factors(self: ClipRule, upper: Float[Array, " B"], clip_norm: Float[Array, ""]) -> Float[Array, " B"]:
-        """float32 [B]: the factors for norms of at most `upper`, whatever it is for NaN and inf."""
+        """float32 [B]: the factors for norms of at most `upper`, not used where that is NaN or inf."""
         return jnp.minimum(jnp.float32(1), clip_norm / jnp.maximum(upper, jnp.finfo(jnp.float32).tiny))
 
     def in_words(self, clip_norm: float) -> str:

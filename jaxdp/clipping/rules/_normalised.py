@@ -39,7 +39,7 @@ class Normalised:
     groups = Flat.groups
 
     def factors(self, upper: Float[Array, " B"], clip_norm: Float[Array, ""]) -> Float[Array, " B"]:
-        """float32 [B]: the factors for norms of at most `upper`, whatever it is for NaN and inf."""
+        """float32 [B]: the factors for norms of at most `upper`, not used where that is NaN or inf."""
         factors = clip_norm * jnp.float32(ROUND_DOWN) / (upper + jnp.float32(self.stability))
         return jnp.minimum(factors, jnp.finfo(jnp.float32).max)  # a zero gradient stays zero, whatever C over γ
 

@@ -1,7 +1,7 @@
 """Flat clipping at a clip norm that follows a quantile of the gradients' norms, by a count that is noised."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +25,7 @@ class QuantileState(NamedTuple):
     step: Int32[Array, ""]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Quantile:
     r"""Flat clipping whose C follows a quantile of the gradients' norms. The sensitivity of a step is its C.
 
@@ -50,6 +50,7 @@ class Quantile:
     """
 
     quantile: float = 0.5
+    _: KW_ONLY
     learning_rate: float = 0.2
     count_noise: float | None = None
     expected_batch_size: float | None = None

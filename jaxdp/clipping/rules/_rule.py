@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 from jaxtyping import Array, Bool, Float, Key
 
+from ... import _checks
 from ..._errors import UsageError
 from ..._types import Params
 
@@ -112,10 +113,7 @@ def check_is_rule(rule: Any) -> None:
             f"rule={rule!r} is not a clip rule, {lacks}: give jaxdp.clipping.Flat(), PerGroup(), Normalised(), Quantile(), or a "
             "value with the methods of jaxdp.clipping.ClipRule"
         )
-    try:
-        hash(rule)
-    except TypeError as error:
-        raise UsageError(f"rule={rule!r} can't be hashed: make {type(rule).__name__} a frozen dataclass") from error
+    _checks.hashable("rule", rule)
 
 
 def check_rule(rule: Any, clip_norm: float) -> None:

@@ -71,6 +71,11 @@ def train_folds(options: TrainOptions, console: Console | None = None) -> Folds:
     return folds
 
 
+def train_or_folds(options: TrainOptions) -> FinishedRun | Folds:
+    """One model, or with --folds and without --fold one for each part of the records."""
+    return train(options) if options.folds is None or options.fold is not None else train_folds(options)
+
+
 def _check_folder(path: Path) -> None:
     """Refuse a folder with anything that isn't of such an evaluation."""
     begun = any(path.glob("fold-*/config.json"))

@@ -1,7 +1,8 @@
 """Rules for primitives, one a file: how per-example gradients follow from what meets a parameter in one operation.
 
-`_rule` has the contract. To add a rule: write a file with a value of `Rule`, and add it to the list below; what it says is held
-against plain differentiation by the self-check before every run's first step. The first rule that covers a use has it.
+`_rule` has the contract. To add a rule: write a file with a value of `Rule`, and add it to the list below. What it says is held
+against plain differentiation by the self-check before a run's first step (`clipped_grad` by itself has none). The first rule
+that covers a use has it.
 """
 
 from ._conv import CONVOLUTION

@@ -12,12 +12,20 @@ import jax
 import jax.numpy as jnp
 
 from ....jaxprs._jaxpr import CONV, Eqn
-from ._rule import Dense, Layout, OuterProducts, Rule
+from ._rule import Dense, Layout, OuterProducts, Rule, knows_settings
+
+_SETTINGS = frozenset(
+    {
+        *("window_strides", "padding", "lhs_dilation", "rhs_dilation", "dimension_numbers", "feature_group_count"),
+        *("batch_group_count", "precision", "preferred_element_type", "out_sharding"),
+    }
+)
 
 
 def covers(eqn: Eqn, operand: int) -> bool:
     """Whether the rule covers this use: a parameter as the kernel, any strides, padding, dilation and groups."""
-    return eqn.primitive is CONV and operand == 1 and eqn.params["batch_group_count"] == 1
+    is_kernel = eqn.primitive is CONV and operand == 1 and knows_settings(eqn, _SETTINGS)
+    return is_kernel and eqn.params["batch_group_count"] == 1
 
 
 def layout(eqn: Eqn, operand: int) -> Layout:

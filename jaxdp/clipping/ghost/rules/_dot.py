@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 
 from ....jaxprs._jaxpr import DOT_GENERAL, Eqn
-from ._rule import Dense, Layout, OuterProducts, Rule
+from ._rule import Dense, Layout, OuterProducts, Rule, knows_settings
+
+_SETTINGS = frozenset({"dimension_numbers", "out_sharding", "precision", "preferred_element_type"})
 
 
 def covers(eqn: Eqn, operand: int) -> bool:
     """Whether the rule covers this use of a parameter."""
-    return eqn.primitive is DOT_GENERAL
+    return eqn.primitive is DOT_GENERAL and knows_settings(eqn, _SETTINGS)
 
 
 def layout(eqn: Eqn, operand: int) -> Layout:

@@ -13,17 +13,20 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ....jaxprs._jaxpr import GATHER, Eqn, JaxprParts, is_cast, is_clipping, is_sum
+from ....jaxprs._jaxpr import GATHER, Eqn, JaxprParts, clamps_indices, is_cast, is_sum
 from ..._norm import UNIT_ROUNDOFF, sum_in_blocks, sum_in_blocks_error
-from ._rule import INDICES, Dense, Layout, OneHot, OuterProducts, Rule, widen_index
+from ._rule import INDICES, Dense, Layout, OneHot, OuterProducts, Rule, knows_settings, widen_index
 
+_SETTINGS = frozenset(
+    {"dimension_numbers", "fill_value", "indices_are_sorted", "mode", "slice_sizes", "unique_indices"}
+)
 _MOST_ENTRIES = 2**31 - 1  # an entry's number is an int32
 _COMPARE_ALL_PAIRS_BELOW = 256
 
 
 def covers(eqn: Eqn, operand: int) -> bool:
     """Whether the rule covers this use: a gather of whole rows, out of a table that is not a batch of tables."""
-    if eqn.primitive is not GATHER or operand != 0:
+    if eqn.primitive is not GATHER or operand != 0 or not knows_settings(eqn, _SETTINGS):
         return False
     numbers, table = eqn.params["dimension_numbers"], eqn.invars[0].aval
     looked_up = tuple(numbers.collapsed_slice_dims)
@@ -61,7 +64,7 @@ def outer_products(
     by_axis = [indices[:, numbers.start_index_map.index(axis)] for axis in how.left_axes]
     sizes = [table[axis] for axis in how.left_axes]
     inside = jnp.ones(indices.shape[0], jnp.bool_)
-    if is_clipping(eqn):
+    if clamps_indices(eqn):
         by_axis = [jnp.clip(index, 0, size - 1) for index, size in zip(by_axis, sizes, strict=True)]
     else:  # whatever was read there, the gradient of what lies outside is zero
         for index, size in zip(by_axis, sizes, strict=True):

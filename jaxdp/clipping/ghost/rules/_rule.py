@@ -48,11 +48,6 @@ class Layout:
     one_hot: bool = False
 
     @property
-    def size(self) -> int:
-        """Entries of the parameter operand."""
-        return self.stack * self.left * self.right
-
-    @property
     def floats(self) -> int:
         """Values in a pair of left and right vectors."""
         return (1 if self.one_hot else self.left) + self.right
@@ -125,6 +120,11 @@ def widen_index(index: jax.Array) -> jax.Array:
     return index.astype(jnp.int32) if index.dtype.itemsize < 4 else index
 
 
+def knows_settings(eqn: Eqn, known: frozenset[str]) -> bool:
+    """Whether an equation has no setting but these: one that a later JAX adds may change what the operation is."""
+    return known.issuperset(eqn.params)
+
+
 def no_equal_cotangents(eqn: Eqn, body: JaxprParts) -> bool:
     """A use of which nothing is known."""
     return False
@@ -132,7 +132,8 @@ def no_equal_cotangents(eqn: Eqn, body: JaxprParts) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """The rule for one primitive. Its functions get an equation and the position of the parameter among its operands.
+    """The rule for one primitive. `covers`, `layout`, `outer_products` and `gradient` get an equation and the position of the
+    parameter among its operands.
 
     Where the functions speak of an example's values, those are `others`, the operands that aren't the parameter, in order,
     and `cotangent`, that of the output; in the types that the loss has, or in float32.
@@ -140,7 +141,7 @@ class Rule:
     Attributes:
         name: what `explain` calls it.
         covers: (eqn, operand). Whether the rule covers this use of a parameter. It must be sure: the primitive compared by
-            identity, every parameter of the equation that it doesn't know refused, and the operation linear in the operand.
+            identity, every setting that it doesn't know refused (`knows_settings`), and the operation linear in the operand.
         layout: (eqn, operand). How the gradient factorises, from shapes alone. The axes named left have the left vectors'
             entries in that order, and so on; all axes of the operand are named once.
         outer_products: (eqn, operand, layout, others, cotangent). The vectors of one example. The layout is the rule's own, but
