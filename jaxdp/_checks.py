@@ -164,6 +164,12 @@ def function(name: str, value: Any, fix: str) -> None:
         raise UsageError(f"{name}={value!r} is {type(value).__name__} and can't be called: {fix}")
 
 
+def set_fields(value: Any, **checked: Any) -> None:
+    """Put checked plain numbers in the place of what a frozen value was given: NumPy's small integers would wrap."""
+    for name, field in checked.items():
+        object.__setattr__(value, name, field)
+
+
 def hashable(name: str, value: Any) -> None:
     """Refuse what can't be hashed: a list in a field, or a dataclass that isn't frozen."""
     try:

@@ -90,7 +90,7 @@ def check_loss(
         )
         return out
 
-    first = first_of(batch)
+    first = shapes_of_row(batch)
     key = None if rng is None else jax.ShapeDtypeStruct(rng.shape, rng.dtype)
     jaxpr, out = jax.make_jaxpr(one_example, return_shape=True)(params, first, key)
     if jaxpr.effects:
@@ -148,7 +148,7 @@ def loss_of_example(loss_fn: LossFn, params: Params, example: Example, key: Any,
     return loss_fn(params, example, *unmake_static(shared), **keywords)
 
 
-def first_of(batch: Batch) -> Any:
+def shapes_of_row(batch: Batch) -> Any:
     """The shapes and dtypes of one row of a batch."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batch)
 

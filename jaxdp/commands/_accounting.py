@@ -18,8 +18,7 @@ from .._errors import UsageError
 from ..dpsgd._run import DPSGD
 from ..sampling import kind_of
 from ._effects import CUTTING, Effect, check_effects
-from ._options import SamplingName
-from .train._recipe import adjacency_of, cut_nearly_always
+from ._sampling import SamplingName, adjacency_of, cut_nearly_always
 
 _MOST_STEPS = 2**24
 _NAMES = {"rdp": "RDP (dp-accounting)", "pld": "PLD (dp-accounting, tighter)", "classic": "RDP, classic conversion"}

@@ -5,15 +5,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from .. import sampling
 from .._errors import UsageError
-
-if TYPE_CHECKING:
-    SamplingName = str
-else:
-    SamplingName = Literal[sampling.NAMES]  # which a command's help lists
 
 Options = TypeVar("Options")
 _PLACE_AND_SPEED = ("output", "resume", "device", "microbatch_size", "seed")  # on which no draw depends

@@ -102,27 +102,24 @@ class DPSGD:
         self._check_unit()
         if self.microbatch_size is not None:
             size = _checks.count("microbatch_size", self.microbatch_size, "give the rows to hold in memory at once")
-            self._set(microbatch_size=size)
-
-    def _set(self, **checked: Any) -> None:
-        """Put what was checked in the place of what was given."""
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+            _checks.set_fields(self, microbatch_size=size)
 
     def _check_numbers(self) -> None:
-        self._set(num_examples=_checks.count("num_examples", self.num_examples, "give the number of training examples"))
+        _checks.set_fields(
+            self, num_examples=_checks.count("num_examples", self.num_examples, "give the number of training examples")
+        )
         fix = "give the mean number of examples a step"
         batch = _checks.positive("expected_batch_size", self.expected_batch_size, fix)
-        self._set(expected_batch_size=int(batch) if batch == int(batch) else batch)
+        _checks.set_fields(self, expected_batch_size=int(batch) if batch == int(batch) else batch)
         if batch > self.num_examples:
             raise UsageError(
                 f"expected_batch_size={self.expected_batch_size} exceeds num_examples={self.num_examples}: "
                 f"give at most {self.num_examples}"
             )
-        self._set(steps=_checks.count("steps", self.steps, "give the number of training steps"))
-        self._set(clip_norm=_checks.clip_norm(self.clip_norm))
+        _checks.set_fields(self, steps=_checks.count("steps", self.steps, "give the number of training steps"))
+        _checks.set_fields(self, clip_norm=_checks.clip_norm(self.clip_norm))
         fix = "give the noise in units of the clip norm, such as 1.1"
-        self._set(noise_multiplier=_checks.non_negative("noise_multiplier", self.noise_multiplier, fix))
+        _checks.set_fields(self, noise_multiplier=_checks.non_negative("noise_multiplier", self.noise_multiplier, fix))
         if self.noise_multiplier > 0 and self.clip_norm == float("inf"):
             raise UsageError(
                 "clip_norm=inf leaves the sensitivity unbounded, which no noise can hide: give a finite clip norm"
@@ -130,14 +127,14 @@ class DPSGD:
 
     def _resolve_rule(self) -> None:
         check_is_rule(self.rule)
-        self._set(rule=self.rule.in_run(self.expected_batch_size))
+        _checks.set_fields(self, rule=self.rule.in_run(self.expected_batch_size))
         self.rule.noise_multiplier_of_sum(self.noise_multiplier)  # refuses a total that leaves nothing for the sum
         self.rule.check(self.clip_norm)
 
     def _resolve_sampling(self) -> None:
         sampling, most = resolve(self.sampling, self.truncated_batch_size)
         _checks.one_of("adjacency", self.adjacency, accounting.ADJACENCIES)
-        self._set(sampling=sampling, truncated_batch_size=most)
+        _checks.set_fields(self, sampling=sampling, truncated_batch_size=most)
         sampling.check(self)
         if self.adjacency not in sampling.adjacencies:
             raise UsageError(
@@ -154,7 +151,7 @@ class DPSGD:
             )
         if self.records_per_user is not None:
             number = _checks.count("records_per_user", self.records_per_user, "give the most records of a user")
-            self._set(records_per_user=number)
+            _checks.set_fields(self, records_per_user=number)
 
     @property
     def sampling_rate(self) -> float:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 from .. import _checks
 from .._errors import UsageError
 from ..accounting._events import gaussian_event, repeated
-from ..noise._copies import each_with_its_own
+from ..noise._copies import refuse_shared_key
 from ..noise._keys import Domain, own_key
 from ._discrete_gaussian import MARGIN, MOST_STEPS as MOST_OF_GAUSSIAN, discrete_gaussian
 from ._grid import (
@@ -24,7 +24,7 @@ from ._grid import (
     sum_on_grid,
     whole_step,
 )
-from ._inputs import checked_epsilon, checked_sensitivity, checked_shape, checked_values, leading, settle
+from ._inputs import checked_epsilon, checked_sensitivity, checked_shape, checked_values, leading
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -71,7 +71,9 @@ class Laplace:
     def __post_init__(self) -> None:
         epsilon, sensitivity = checked_epsilon(self.epsilon), checked_sensitivity(self.sensitivity)
         integers = _checks.flag("integers", self.integers)
-        settle(self, epsilon=epsilon, sensitivity=sensitivity, shape=checked_shape(self.shape), integers=integers)
+        _checks.set_fields(
+            self, epsilon=epsilon, sensitivity=sensitivity, shape=checked_shape(self.shape), integers=integers
+        )
         _check_scale(self)
 
     @property
@@ -159,7 +161,9 @@ class Gaussian:
             raise UsageError(f"noise_multiplier={noise_multiplier} must lie between 1e-3 and 1e6: {fix}")
         sensitivity = checked_sensitivity(self.sensitivity)
         integers, shape = _checks.flag("integers", self.integers), checked_shape(self.shape)
-        settle(self, noise_multiplier=noise_multiplier, sensitivity=sensitivity, shape=shape, integers=integers)
+        _checks.set_fields(
+            self, noise_multiplier=noise_multiplier, sensitivity=sensitivity, shape=shape, integers=integers
+        )
         _check_scale(self)
 
     @classmethod
@@ -219,7 +223,7 @@ def _release(mechanism: Laplace | Gaussian, values: Any, key: jax.Array) -> jax.
     _checks.key(key)
     checked = checked_values(values, mechanism.shape, integers=mechanism.integers)
     on_host = isinstance(checked, np.ndarray)
-    known = steps_of(checked, mechanism.step) if on_host else each_with_its_own(key, checked, checked)
+    known = steps_of(checked, mechanism.step) if on_host else refuse_shared_key(key, checked, checked)
     return _on_grid(mechanism, known, key)
 
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key, UInt32
 
-from ..noise.draws._threefry import index_bits
+from ..noise.draws._threefry import draw_bits
 
 MOST_STEPS = 2**26  # in a standard deviation, so that draws are int32
 MARGIN = 1e-6  # by which σ is larger than the accounted one
@@ -100,7 +100,7 @@ def alias_table(tau: float) -> tuple[UInt32[np.ndarray, " cells"], UInt32[np.nda
 
 def _from_table(key: UInt32[Array, " 2"], shape: tuple[int, ...], tau: float) -> Int[Array, "..."]:
     upper, lower = (jnp.asarray(table) for table in alias_table(tau))
-    first, second = index_bits(key, shape)
+    first, second = draw_bits(key, shape)
     cell = first & jnp.uint32(_CELLS - 1)
     bits, entry = first >> 11, upper[cell]
     own = (bits < entry >> 11) | ((bits == entry >> 11) & (second < lower[cell]))

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from ..noise.draws._threefry import index_bits
+from ..noise.draws._threefry import draw_bits
 
 COARSEST = 2**10  # steps in the noise's scale, at least
 MOST_STEPS = 2**24  # in the scale of Laplace noise, whose draws are int32
@@ -76,11 +76,11 @@ def discrete_laplace(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -
     assert 1 <= 1 / rate <= MOST_STEPS
     thresholds = digit_thresholds(rate)
     keys = jax.random.bits(key, (len(thresholds) + 1, 2), jnp.uint32)
-    negative = (index_bits(keys[-1], shape)[0] & jnp.uint32(1)) == 1
+    negative = (draw_bits(keys[-1], shape)[0] & jnp.uint32(1)) == 1
     magnitude = jnp.zeros(shape, jnp.int32)
     for digit, threshold in enumerate(thresholds):
         upper, lower = (jnp.uint32(part) for part in divmod(threshold, 2**32))
-        first, second = index_bits(keys[digit], shape)
+        first, second = draw_bits(keys[digit], shape)
         one = (first < upper) | ((first == upper) & (second < lower))
         magnitude = magnitude | (one.astype(jnp.int32) << digit)
     return jnp.where(negative, ~magnitude, magnitude)  # ~m is -1 - m: minus a fraction's floor

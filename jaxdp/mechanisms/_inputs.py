@@ -12,12 +12,6 @@ from .. import _checks
 from .._errors import UsageError
 
 
-def settle(mechanism: Any, **fields: Any) -> None:
-    """Put checked plain numbers in the place of what was given: arithmetic on NumPy's small integers would wrap."""
-    for name, value in fields.items():
-        object.__setattr__(mechanism, name, value)
-
-
 def checked_epsilon(epsilon: Any, largest: float = 40.0) -> float:
     """ε between 1e-4, below which there is noise alone, and `largest`: draws end at 44 scales, and Δ must be below that."""
     fix = "give the ε of one release, such as 1.0"

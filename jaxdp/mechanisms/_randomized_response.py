@@ -12,10 +12,10 @@ from jaxtyping import Array, Float, Int, Key
 
 from .. import _checks
 from .._errors import UsageError
-from ..noise._copies import each_with_its_own
+from ..noise._copies import refuse_shared_key
 from ..noise._keys import Domain, own_key
-from ..noise.draws._threefry import index_bits
-from ._inputs import checked_epsilon, settle, whole_numbers
+from ..noise.draws._threefry import draw_bits
+from ._inputs import checked_epsilon, whole_numbers
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -57,7 +57,7 @@ class RandomizedResponse:
         categories = _checks.count("categories", self.categories, "give the number of possible answers")
         if not 2 <= categories <= 2**16:
             raise UsageError(f"categories={self.categories} must lie between 2 and 65,536")
-        settle(self, epsilon=checked_epsilon(self.epsilon, largest=16), categories=categories)
+        _checks.set_fields(self, epsilon=checked_epsilon(self.epsilon, largest=16), categories=categories)
 
     @property
     def noise_parameter(self) -> float:
@@ -92,7 +92,7 @@ class RandomizedResponse:
         """
         _checks.key(key)
         checked = whole_numbers(answers, "answers", self.categories)
-        return _respond(self, each_with_its_own(key, checked, checked), key)
+        return _respond(self, refuse_shared_key(key, checked, checked), key)
 
     def estimate(self, reports: Any) -> Float[np.ndarray, " categories"]:
         r"""The proportion of each answer, without bias: \((f_j - p/k) / (1 - p)\) for reports of frequency \(f_j\).
@@ -118,11 +118,11 @@ class RandomizedResponse:
 @partial(jax.jit, static_argnums=0)
 def _respond(mechanism: RandomizedResponse, answers: jax.Array, key: jax.Array) -> jax.Array:
     of_coins, of_answers = jax.random.bits(own_key(key, Domain.RANDOMIZED_RESPONSE), (2, 2), jnp.uint32)
-    coin, low = index_bits(of_coins, answers.shape)
+    coin, low = draw_bits(of_coins, answers.shape)
     anew = coin < jnp.uint32(round(mechanism.noise_parameter * 2**32))
     k = jnp.uint32(mechanism.categories)
     drawn = low % k
     if mechanism.categories & (mechanism.categories - 1):  # high · 2^32 + low, modulo k: no product exceeds 32 bits
-        high, _ = index_bits(of_answers, answers.shape)
+        high, _ = draw_bits(of_answers, answers.shape)
         drawn = ((high % k) * jnp.uint32(2**32 % mechanism.categories) % k + drawn) % k
     return jnp.where(anew, drawn.astype(jnp.int32), jnp.clip(answers, 0, mechanism.categories - 1))

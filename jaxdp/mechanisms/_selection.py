@@ -11,11 +11,11 @@ from jaxtyping import Array, Float, Int, Key, UInt32
 
 from .. import _checks
 from ..accounting._events import repeated
-from ..noise._copies import each_with_its_own
+from ..noise._copies import refuse_shared_key
 from ..noise._keys import Domain, own_key
-from ..noise.draws._threefry import index_bits
+from ..noise.draws._threefry import draw_bits
 from ._grid import ROUNDING, discrete_laplace, finest_step
-from ._inputs import checked_epsilon, checked_scores, checked_sensitivity, settle
+from ._inputs import checked_epsilon, checked_scores, checked_sensitivity
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -90,7 +90,7 @@ class Exponential:
         """
         _checks.key(key)
         checked = checked_scores(scores)
-        return _race(self, each_with_its_own(key, checked, checked), key)
+        return _race(self, refuse_shared_key(key, checked, checked), key)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,12 +137,12 @@ class ReportNoisyMax:
         """Choose; arguments, result and errors as `Exponential` has them."""
         _checks.key(key)
         checked = checked_scores(scores)
-        return _noisy_max(self, each_with_its_own(key, checked, checked), key)
+        return _noisy_max(self, refuse_shared_key(key, checked, checked), key)
 
 
 def _check(mechanism: Exponential | ReportNoisyMax) -> None:
     epsilon, sensitivity = checked_epsilon(mechanism.epsilon), checked_sensitivity(mechanism.sensitivity)
-    settle(
+    _checks.set_fields(
         mechanism, epsilon=epsilon, sensitivity=sensitivity, monotonic=_checks.flag("monotonic", mechanism.monotonic)
     )
 
@@ -162,7 +162,7 @@ def _race(mechanism: Exponential, scores: jax.Array, key: jax.Array) -> jax.Arra
 
 def _log_exponential(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> Float[Array, "..."]:
     """Logarithms of exponential variables, which are as exact where these are small: down to -44."""
-    high, low = index_bits(key, shape)
+    high, low = draw_bits(key, shape)
     u = high.astype(jnp.float32) * jnp.float32(2**-32) + (low.astype(jnp.float32) + 0.5) * jnp.float32(2**-64)
     return jnp.log(-jnp.log1p(-jnp.minimum(u, jnp.float32(1 - 2**-24))))
 

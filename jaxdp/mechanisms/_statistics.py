@@ -11,7 +11,7 @@ from .. import _checks
 from .._errors import UsageError
 from ..noise._keys import Domain, own_key
 from ._additive import Laplace
-from ._inputs import checked_epsilon, checked_shape, records_on_host, settle
+from ._inputs import checked_epsilon, checked_shape, records_on_host
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -61,7 +61,7 @@ class NoisyMean:
             raise UsageError(f"lower={self.lower} is not below upper={self.upper}: give the records' public bounds")
         num_records = _checks.count("num_records", self.num_records, "give the number of records")
         epsilon, shape = checked_epsilon(self.epsilon), checked_shape(self.shape)
-        settle(self, epsilon=epsilon, lower=lower, upper=upper, num_records=num_records, shape=shape)
+        _checks.set_fields(self, epsilon=epsilon, lower=lower, upper=upper, num_records=num_records, shape=shape)
         if self.levels < 16:
             raise UsageError(
                 f"records of {math.prod(self.shape)} numbers at epsilon={self.epsilon} leave {self.levels} levels for half a "
@@ -139,7 +139,7 @@ class NoisyHistogram:
         edges = tuple(_checks.real("edges", edge, fix) for edge in np.ravel(self.edges).tolist())
         if len(edges) < 2 or not np.isfinite(edges).all() or not (np.diff(edges) > 0).all():
             raise UsageError(f"edges={self.edges} must be two finite numbers or more, each above the one before: {fix}")
-        settle(self, epsilon=checked_epsilon(self.epsilon), edges=edges)
+        _checks.set_fields(self, epsilon=checked_epsilon(self.epsilon), edges=edges)
 
     @property
     def noise(self) -> Laplace:

@@ -14,7 +14,7 @@ from .._errors import UsageError
 _T = TypeVar("_T")
 
 
-def each_with_its_own(randomness: Any, values: Any, carried: _T) -> _T:
+def refuse_shared_key(randomness: Any, values: Any, carried: _T) -> _T:
     """`carried` as it is, where no two copies of `values` would get one noise.
 
     A loop over one key, `shard_map` with `check_vma=False`, and a branch that only some of the copies take can't be seen.

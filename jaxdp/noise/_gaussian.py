@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int32, Key
 from .. import _checks
 from .._errors import UsageError
 from .._types import Params
-from ._copies import each_with_its_own
+from ._copies import refuse_shared_key
 from ._keys import Domain, own_key
 from .draws import tree_normal
 
@@ -47,7 +47,7 @@ class Gaussian:
     def init(self, key: Key[Array, ""], params: Params) -> GaussianState:
         """The state before the first update; `params` are shaped like the sums."""
         _checks.key(key)
-        return GaussianState(key, each_with_its_own(key, params, jnp.zeros((), jnp.int32)))
+        return GaussianState(key, refuse_shared_key(key, params, jnp.zeros((), jnp.int32)))
 
     def update(self, state: GaussianState, sums: Any, scale: Float[Array, ""]) -> tuple[Any, GaussianState]:
         """The sums with noise of standard deviation `scale`, and the next state.
@@ -56,7 +56,7 @@ class Gaussian:
             UsageError: for a state that is none, and under `jax.vmap` or `jax.shard_map` with one key for several sums.
         """
         check_state(state)
-        step = each_with_its_own((state.key, state.step), sums, state.step)
+        step = refuse_shared_key((state.key, state.step), sums, state.step)
         noise = tree_normal(jax.random.fold_in(own_key(state.key, Domain.PRIVATIZE), step), sums)
         # Behind the barrier all who read a noisy sum see one value: its draw is never computed twice, a rounding apart.
         noisy = jax.lax.optimization_barrier(jax.tree.map(lambda total, normal: total + scale * normal, sums, noise))

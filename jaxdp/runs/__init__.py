@@ -1,4 +1,4 @@
-"""A run's folder: what is in it, who may see it, and how it survives a crash. All commands use it; it knows none of them.
+"""A run's folder: what is in it, who may see it, and how it survives a crash. All commands use it; it imports none of them.
 
 `_folder` has its files, `_lock` keeps other processes out, `_checkpoint` keeps what must survive, `_key_source` says where keys
 come from, `_loop` runs epochs, `_report` and `_plots` show what came out, and `load_run` brings a finished model back.

@@ -71,13 +71,13 @@ def _draw(kind: type, sampler: Sampler, step: Int32[Array, ""]) -> Draw:
     return kind.draw(sampler, step)
 
 
-def drawn_at(key: Any, step: Any) -> Any:
+def check_step(key: Any, step: Any) -> Any:
     """The number of a step, checked, as is the sampler's key, which a copy made by `jax.tree.map` may lack."""
     _checks.key(key)
     return step if isinstance(step, Tracer) else _checks.step("step", step)
 
 
-def batch_of(sampler: Sampler, step: int, capacity: int) -> PaddedBatch:
+def make_batch(sampler: Sampler, step: int, capacity: int) -> PaddedBatch:
     """The draw of one step as a padded batch: `capacity` rows, or the next multiple that holds the whole draw."""
     _check_key(sampler)
     number = _checks.step("step", step)
@@ -88,7 +88,7 @@ def batch_of(sampler: Sampler, step: int, capacity: int) -> PaddedBatch:
     return _cut(_draw(type(sampler), sampler, jnp.int32(number)), capacity)
 
 
-def batches_of(sampler: Sampler, capacity: int) -> Iterator[PaddedBatch]:
+def iterate_batches(sampler: Sampler, capacity: int) -> Iterator[PaddedBatch]:
     """All batches, step by step."""
     _check_key(sampler)
     draws = (_draw(type(sampler), sampler, jnp.int32(step)) for step in range(sampler.steps))
@@ -98,7 +98,7 @@ def batches_of(sampler: Sampler, capacity: int) -> Iterator[PaddedBatch]:
         yield _cut(queue.popleft(), capacity)
 
 
-def taken_of(sampler: Sampler, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
+def iterate_rows(sampler: Sampler, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
     """All batches of the data, checked now: (rows, mask), rows of padding zeros.
 
     Args:
@@ -149,7 +149,7 @@ def _check_key(sampler: Any) -> None:
         )
 
 
-def drawn_first(drawn: Bool[Array, " num_examples"]) -> Draw:
+def draw_of_mask(drawn: Bool[Array, " num_examples"]) -> Draw:
     """The draw of those where `drawn` is True, in ascending order."""
     size = drawn.shape[0]
     rank = jnp.cumsum(drawn.astype(jnp.int32))

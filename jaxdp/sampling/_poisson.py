@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Int32, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise._keys import Domain, own_key
-from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at, drawn_first, taken_of
+from ._batches import Draw, PaddedBatch, check_step, draw_of_mask, iterate_batches, iterate_rows, make_batch
 from ._sampling import SampledRun, gaussian_event_of
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class PoissonSampler:
         capacity = _checks.whole("capacity", self.capacity, "give the rows of a padded batch") or _usual_capacity(
             num_examples, rate
         )
-        set_checked(self, num_examples=num_examples, steps=steps, sampling_rate=rate, capacity=capacity)
+        _checks.set_fields(self, num_examples=num_examples, steps=steps, sampling_rate=rate, capacity=capacity)
 
     @property
     def usual_size(self) -> float:
@@ -122,25 +122,25 @@ class PoissonSampler:
 
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
-        of_step = jax.random.fold_in(own_key(self.key, Domain.POISSON_SAMPLER), drawn_at(self.key, step))
-        return drawn_first(included(of_step, self.num_examples, self.sampling_rate))
+        of_step = jax.random.fold_in(own_key(self.key, Domain.POISSON_SAMPLER), check_step(self.key, step))
+        return draw_of_mask(included(of_step, self.num_examples, self.sampling_rate))
 
     def batch(self, step: int) -> PaddedBatch:
         """The draw of one step as a padded batch: `capacity` rows, or the next multiple that holds the whole draw."""
-        return batch_of(self, step, self.capacity)
+        return make_batch(self, step, self.capacity)
 
     def take(self, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
         """The batches of arrays [num_examples, ...], each with its mask: `for batch, mask in sampler.take((X, Y))`.
 
         Rows of padding are zeros. Another number of rows than `num_examples` is a `UsageError`.
         """
-        return taken_of(self, arrays)
+        return iterate_rows(self, arrays)
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[PaddedBatch]:
-        return batches_of(self, self.capacity)
+        return iterate_batches(self, self.capacity)
 
 
 def included(key: Key[Array, ""], num_examples: int, rate: float) -> Bool[Array, " num_examples"]:
@@ -157,12 +157,6 @@ def count_of_examples(value: Any) -> int:
     if number >= 2**31:
         raise UsageError(f"num_examples={value} must be below 2^31, the reach of an index: {fix}")
     return number
-
-
-def set_checked(sampler: Any, **fields: Any) -> None:
-    """Put checked plain numbers in the place of what was given: arithmetic on NumPy's small integers would wrap."""
-    for name, value in fields.items():
-        object.__setattr__(sampler, name, value)
 
 
 def check_rate(value: float) -> float:

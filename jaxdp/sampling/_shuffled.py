@@ -17,8 +17,8 @@ from jaxtyping import Array, Bool, Int32, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise._keys import Domain, own_key
-from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at, taken_of
-from ._poisson import count_of_examples, set_checked
+from ._batches import Draw, PaddedBatch, check_step, iterate_batches, iterate_rows, make_batch
+from ._poisson import count_of_examples
 from ._sampling import SampledRun, gaussian_event_of, refuse_capacity
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class ShuffledSampler:
         number = count_of_examples(self.num_examples)
         steps = _checks.count("steps", self.steps, "give the number of batches to draw")
         size = _checks.count("batch_size", self.batch_size, "give the number of examples a batch holds")
-        set_checked(self, num_examples=number, steps=steps, batch_size=size)
+        _checks.set_fields(self, num_examples=number, steps=steps, batch_size=size)
         if size > number:
             raise UsageError(f"batch_size={self.batch_size} exceeds num_examples={number}: give at most {number}")
 
@@ -121,7 +121,7 @@ class ShuffledSampler:
 
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
-        step = drawn_at(self.key, step)
+        step = check_step(self.key, step)
         per_epoch = Shuffled.steps_per_epoch(self.num_examples, self.batch_size)
         epoch, place = jnp.divmod(jnp.asarray(step, jnp.int32), jnp.int32(per_epoch))
         of_epoch = jax.random.fold_in(own_key(self.key, Domain.SHUFFLED_SAMPLER), epoch)
@@ -135,20 +135,20 @@ class ShuffledSampler:
 
     def batch(self, step: int) -> PaddedBatch:
         """The draw of one step as a padded batch of `batch_size` rows."""
-        return batch_of(self, step, self.batch_size)
+        return make_batch(self, step, self.batch_size)
 
     def take(self, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
         """The batches of arrays [num_examples, ...], each with its mask: `for batch, mask in sampler.take((X, Y))`.
 
         Rows of padding are zeros. Another number of rows than `num_examples` is a `UsageError`.
         """
-        return taken_of(self, arrays)
+        return iterate_rows(self, arrays)
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[PaddedBatch]:
-        return batches_of(self, self.batch_size)
+        return iterate_batches(self, self.batch_size)
 
 
 jax.tree_util.register_dataclass(

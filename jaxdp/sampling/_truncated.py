@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Int32, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise._keys import Domain, own_key
-from ._batches import Draw, PaddedBatch, batch_of, batches_of, drawn_at, drawn_first, taken_of
-from ._poisson import Poisson, check_rate, count_of_examples, included, rate_in_words, set_checked, usual_size
+from ._batches import Draw, PaddedBatch, check_step, draw_of_mask, iterate_batches, iterate_rows, make_batch
+from ._poisson import Poisson, check_rate, count_of_examples, included, rate_in_words, usual_size
 from ._sampling import SampledRun, gaussian_event_of, refuse_capacity
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class TruncatedPoisson:
 
     def __post_init__(self) -> None:
         most = _checks.count("truncated_batch_size", self.truncated_batch_size, "give the most examples of a batch")
-        set_checked(self, truncated_batch_size=most)
+        _checks.set_fields(self, truncated_batch_size=most)
 
     def check(self, run: SampledRun) -> None:
         """Every run's numbers will do."""
@@ -131,7 +131,7 @@ class TruncatedPoissonSampler:
         if most >= 2**31:
             raise UsageError(f"truncated_batch_size={most} must be below 2^31: {fix}")
         rate = check_rate(self.sampling_rate)
-        set_checked(self, num_examples=num_examples, steps=steps, truncated_batch_size=most, sampling_rate=rate)
+        _checks.set_fields(self, num_examples=num_examples, steps=steps, truncated_batch_size=most, sampling_rate=rate)
 
     @property
     def usual_size(self) -> float:
@@ -141,31 +141,31 @@ class TruncatedPoissonSampler:
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
         own = own_key(self.key, Domain.TRUNCATED_POISSON_SAMPLER)
-        of_draw, of_subset = jax.random.split(jax.random.fold_in(own, drawn_at(self.key, step)))
+        of_draw, of_subset = jax.random.split(jax.random.fold_in(own, check_step(self.key, step)))
         drawn = included(of_draw, self.num_examples, self.sampling_rate)
         most = jnp.int32(self.truncated_batch_size)
         return jax.lax.cond(
             jnp.sum(drawn, dtype=jnp.int32) > most,
-            lambda: drawn_first(_random_subset(of_subset, drawn, self.truncated_batch_size)),
-            lambda: drawn_first(drawn),
+            lambda: draw_of_mask(_random_subset(of_subset, drawn, self.truncated_batch_size)),
+            lambda: draw_of_mask(drawn),
         )
 
     def batch(self, step: int) -> PaddedBatch:
         """The draw of one step as a padded batch of `truncated_batch_size` rows."""
-        return batch_of(self, step, self.truncated_batch_size)
+        return make_batch(self, step, self.truncated_batch_size)
 
     def take(self, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
         """The batches of arrays [num_examples, ...], each with its mask: `for batch, mask in sampler.take((X, Y))`.
 
         Rows of padding are zeros. Another number of rows than `num_examples` is a `UsageError`.
         """
-        return taken_of(self, arrays)
+        return iterate_rows(self, arrays)
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[PaddedBatch]:
-        return batches_of(self, self.truncated_batch_size)
+        return iterate_batches(self, self.truncated_batch_size)
 
 
 def _random_subset(key: Key[Array, ""], drawn: Bool[Array, " n"], size: int) -> Bool[Array, " n"]:

@@ -11,9 +11,10 @@ from jaxdp import cli
 from jaxdp.accounting import Ledger
 from jaxdp.commands._accounting import EpsilonOptions, NoiseOptions, StepsOptions
 from jaxdp.commands._effects import check_effects
+from jaxdp.commands._sampling import cut_nearly_always
 from jaxdp.commands.pate import AnalyzeOptions, LabelOptions, PateOptions
 from jaxdp.commands.train import TrainOptions
-from jaxdp.commands.train._recipe import cut_nearly_always, resolve_plan
+from jaxdp.commands.train._recipe import resolve_plan
 
 TABLE = ["train", "--dataset", "csv", "--features", "f.csv", "--targets", "t.csv", "--bounds", "0", "1"]
 LABEL = ["pate", "label", "p.csv", "--num-classes", "2", "--records", "9", "--output", "x"]

@@ -13,9 +13,10 @@ from dp_accounting import get_epsilon_gaussian
 from hypothesis import given, settings, strategies as st
 
 import jaxdp
+from jaxdp import _checks
 from jaxdp.mechanisms import Gaussian, Laplace
 from jaxdp.mechanisms._grid import ROUNDING, digit_thresholds, discrete_laplace, steps_of, sum_on_grid
-from jaxdp.mechanisms._inputs import checked_values, settle
+from jaxdp.mechanisms._inputs import checked_values
 
 FALSE_ALARM = 1e-4
 DRAWS = 100_000
@@ -195,7 +196,7 @@ def test_whole_numbers_of_any_type_move_by_what_they_differ(kind: type, value: i
 def test_parameters_become_plain_numbers(kind: type) -> None:
     def made(mechanism: type, **fields: Any) -> Any:  # past the annotations that tests check, as users come
         new = object.__new__(mechanism)
-        settle(new, **fields, shape=[], integers=False)
+        _checks.set_fields(new, **fields, shape=[], integers=False)
         new.__post_init__()
         return new
 

@@ -12,7 +12,7 @@ import scipy.stats
 from jaxdp.noise import key_from_entropy, standard_normal, tree_normal
 from jaxdp.noise.draws import _normal
 from jaxdp.noise.draws._normal import LARGEST_NORMAL, _cosine, _radius
-from jaxdp.noise.draws._threefry import index_bits, threefry
+from jaxdp.noise.draws._threefry import draw_bits, threefry
 
 FALSE_ALARM = 1e-4
 draw = jax.jit(standard_normal, static_argnums=1)
@@ -45,7 +45,7 @@ def _of_bits(first: np.ndarray, others: np.ndarray, monkeypatch: pytest.MonkeyPa
     """The normals that are made of these words."""
 
     def made(*words: jax.Array) -> jax.Array:
-        monkeypatch.setattr(_normal, "index_bits", lambda key, shape: words)
+        monkeypatch.setattr(_normal, "draw_bits", lambda key, shape: words)
         return _normal._normal(jnp.zeros(2, jnp.uint32), first.shape)
 
     return np.asarray(jax.jit(made)(jnp.asarray(first), jnp.asarray(others)), np.float64)
@@ -95,7 +95,7 @@ def test_the_generator_is_that_of_jax_keys() -> None:
 
 def test_no_two_elements_share_their_bits() -> None:
     for shape in ((), (1000,), (7, 11), (3, 1, 5, 2), (4, 0)):
-        first, second = jax.jit(index_bits, static_argnums=1)(jnp.array([1, 2], jnp.uint32), shape)
+        first, second = jax.jit(draw_bits, static_argnums=1)(jnp.array([1, 2], jnp.uint32), shape)
         assert first.shape == second.shape == shape
         assert len(np.unique(np.stack([np.ravel(first), np.ravel(second)]), axis=1).T) == first.size
 

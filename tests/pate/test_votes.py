@@ -130,5 +130,5 @@ def test_laplace_noise_reaches_far_into_its_tail() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         smallest = (jnp.zeros(2, jnp.uint32), jnp.array([0, 1], jnp.uint32))
-        patch.setattr(_laplace, "index_bits", lambda key, shape: smallest)
+        patch.setattr(_laplace, "draw_bits", lambda key, shape: smallest)
         np.testing.assert_allclose(standard_laplace(jax.random.key(0), (2,)), [44.36, -44.36], rtol=1e-3)

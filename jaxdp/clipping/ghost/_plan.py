@@ -26,7 +26,7 @@ from ...jaxprs._jaxpr import (
 from . import rules
 from ._cost import Choice, activations, choose
 from ._kinds import BOTH, EXAMPLE, NEITHER, PARAMS, Kind, output_kinds, scan_kinds
-from ._views import Origin, of_leaf, of_output
+from ._views import Origin, origin_of_leaf, origin_of_output
 from .rules import Layout, Rule
 from .rules._rule import Square
 
@@ -210,7 +210,7 @@ class _Walk:
         scope = _Scope((), ())
         scope.kinds = dict.fromkeys(jaxpr.constvars, NEITHER) | dict(zip(jaxpr.invars, kinds, strict=True))
         for index, var in enumerate(v for v in jaxpr.invars if scope.kinds[v] == PARAMS):
-            self.origins[var] = of_leaf(index, tuple(var.aval.shape))
+            self.origins[var] = origin_of_leaf(index, tuple(var.aval.shape))
             self._leaf_sizes.append(var.aval.size)
             scope.uses[var] = _Use(var, ())
         self._equations(jaxpr, scope)
@@ -227,16 +227,16 @@ class _Walk:
             if params and not meets and not scope.path:
                 origins = [self.origins.get(v) if scope.kind(v) == PARAMS else None for v in eqn.invars]
                 for v in eqn.outvars:
-                    self.origins[v] = of_output(eqn, origins)
+                    self.origins[v] = origin_of_output(eqn, origins)
                     scope.uses[v] = _Use(v, ())
                 if eqn.primitive is STOP_GRADIENT:  # a constant, as far as gradients go
                     outs = [NEITHER]
             elif params:
-                self._meeting(eqn, params, inputs, scope, jaxpr, number)
+                self._collect_uses(eqn, params, inputs, scope, jaxpr, number)
                 outs = [BOTH] * len(outs)
             scope.kinds.update(zip(eqn.outvars, outs, strict=True))
 
-    def _meeting(
+    def _collect_uses(
         self, eqn: Eqn, params: list[int], inputs: list[Kind], scope: _Scope, body: JaxprParts, number: int
     ) -> None:
         path = (*scope.path, number)

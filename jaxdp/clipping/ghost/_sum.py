@@ -23,7 +23,7 @@ from .._reducer import Examples
 from ._gradient import form_gradient, outer_products, sum_gradients
 from ._norms import norm_of_sum
 from ._plan import Component, Path, Plan, Site
-from ._tap import run_tapped, zeros
+from ._tap import make_taps, run_tapped
 from ._trace import Traced
 
 
@@ -112,7 +112,7 @@ def _forward_and_backward(plan: Plan, leaves: list[Any], batch: list[Any], share
             return outs[0], (outs, others)
 
         direct = {leaf: leaves[leaf] for leaf in plan.direct}
-        value, pull, (outs, operands) = jax.vjp(loss, zeros(sites), direct, has_aux=True)
+        value, pull, (outs, operands) = jax.vjp(loss, make_taps(sites), direct, has_aux=True)
         cotangents, gradients = pull(jnp.ones((), value.dtype))
         return outs, operands, cotangents, gradients
 

@@ -27,7 +27,7 @@ from ._plan import Path, Site
 Taps = dict[Path, Any]
 
 
-def zeros(sites: dict[Path, Site]) -> Taps:
+def make_taps(sites: dict[Path, Site]) -> Taps:
     """The zero that is added to each site's output, one for each step of the loops around it."""
     return {
         path: jnp.zeros((*site.lengths, *site.eqn.outvars[0].aval.shape), site.eqn.outvars[0].aval.dtype)
@@ -41,7 +41,7 @@ def run_tapped(jaxpr: JaxprParts, args: Sequence[Any], taps: Taps) -> tuple[list
     Args:
         jaxpr: the loss of one example, hoisted.
         args: its inputs.
-        taps: as `zeros` makes them, for the sites to tap.
+        taps: as `make_taps` makes them, for the sites to tap.
 
     Returns:
         The outputs, and for each site all its operands, with a leading axis for each loop.

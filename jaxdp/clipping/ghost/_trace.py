@@ -7,7 +7,7 @@ import jax
 
 from ..._types import Batch, Example, LossFn, Params
 from ...jaxprs._jaxpr import parts_of, trace
-from .._inputs import first_of, loss_of_example
+from .._inputs import loss_of_example, shapes_of_row
 from ._hoist import hoist
 from ._kinds import EXAMPLE, NEITHER, PARAMS
 from ._plan import Plan, make_plan
@@ -52,7 +52,7 @@ def trace_loss(
         out = loss_of_example(loss_fn, params, example, key, shared)
         return out if has_aux else (out, None)
 
-    example, key = first_of((batch, keys))
+    example, key = shapes_of_row((batch, keys))
     jaxpr, (_, aux) = trace(one, params, example, key, shared)
     counts = [len(jax.tree.leaves(part)) for part in (params, (example, key), shared)]
     kinds = [PARAMS] * counts[0] + [EXAMPLE] * counts[1] + [NEITHER] * counts[2]

@@ -47,12 +47,12 @@ class Origin:
     view: View | None
 
 
-def of_leaf(index: int, shape: tuple[int, ...]) -> Origin:
+def origin_of_leaf(index: int, shape: tuple[int, ...]) -> Origin:
     """The origin of a leaf itself."""
     return Origin(frozenset({index}), True, View(index, shape, tuple(range(len(shape)))))
 
 
-def of_output(eqn: Eqn, inputs: Sequence[Origin | None]) -> Origin:
+def origin_of_output(eqn: Eqn, inputs: Sequence[Origin | None]) -> Origin:
     """The origin of what an equation on parameters gives; None stands for an input that depends on no parameter."""
     sources = [origin for origin in inputs if origin is not None]
     leaves = frozenset[int]().union(*(origin.leaves for origin in sources))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int32, Key
 from ... import _checks
 from ..._errors import UsageError
 from ...noise import standard_normal
-from ...noise._copies import each_with_its_own
+from ...noise._copies import refuse_shared_key
 from ...noise._keys import Domain, own_key
 from ._flat import Flat
 from ._rule import refuse_no_clipping
@@ -135,7 +135,7 @@ class Quantile:
 
     def advance(self, state: QuantileState, observed: Float[Array, ""]) -> QuantileState:
         """The next step's state, by the count that `observe` makes and noise."""
-        step = each_with_its_own((state.key, state.step), observed, state.step)
+        step = refuse_shared_key((state.key, state.step), observed, state.step)
         noise = standard_normal(jax.random.fold_in(state.key, step), ()) * jnp.float32(self._count_noise())
         fraction = jnp.clip((observed + noise) / jnp.float32(self.batch_size()) + 0.5, 0, 1)
         change = jnp.exp(-jnp.float32(self.learning_rate) * (fraction - jnp.float32(self.quantile)))

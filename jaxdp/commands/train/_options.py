@@ -11,7 +11,8 @@ from ..._errors import UsageError
 from ...data._table import MOA_CATEGORIES
 from ...models import MODELS, check_model, models_for, options_of, suits
 from .._effects import CUTTING, Effect, check_effects
-from .._options import SamplingName, check_given, check_holdout, check_seed
+from .._options import check_given, check_holdout, check_seed
+from .._sampling import SamplingName
 
 _OF_PRIVACY = (
     *("clip_norm", "noise_multiplier", "target_epsilon", "delta", "sampling", "truncated_batch_size", "adjacency"),

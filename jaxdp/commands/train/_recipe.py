@@ -12,6 +12,7 @@ from ... import _checks, accounting
 from ..._errors import UsageError
 from ...dpsgd._run import DPSGD
 from ...sampling import Poisson, cuts, kind_of
+from .._sampling import adjacency_of
 from ._options import TrainOptions
 
 DEFAULT_TARGET_EPSILON = 1.0
@@ -57,11 +58,6 @@ class Plan:
     asked: int
     run: DPSGD | None
     accountant: str | None
-
-
-def adjacency_of(named: str | None, sampling: str) -> str:
-    """The relation that a run is accounted under: the one that the user names, or the usual one of its sampling."""
-    return named or kind_of(sampling).adjacencies[0]
 
 
 def resolve_plan(options: TrainOptions, num_examples: int, spent_before: accounting.Ledger) -> Plan:
@@ -110,17 +106,6 @@ def resolve_plan(options: TrainOptions, num_examples: int, spent_before: account
         asked=epochs * per_epoch,
         run=run,
         accountant=accountant,
-    )
-
-
-def cut_nearly_always(run: DPSGD) -> str | None:
-    """A warning about a truncated batch two standard deviations or more below the expected one; None of others."""
-    expected, most = run.expected_batch_size, run.truncated_batch_size
-    if most is None or most > expected - 2 * math.sqrt(expected * (1 - run.sampling_rate)):
-        return None
-    return (
-        f"warning: --truncated-batch-size {most} is far below the {expected:g} examples that are drawn on average: nearly every "
-        "batch is cut to it, and what is cut off is not learned from, though it adds to epsilon"
     )
 
 

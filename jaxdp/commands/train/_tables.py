@@ -13,9 +13,9 @@ from ...data._table import MOA_CATEGORIES
 from ...runs._folder import RunFolder, as_written
 from ...runs._key_source import KeySource
 from .._options import that_matter
+from .._sampling import adjacency_of
 from ._options import TrainOptions
 from ._problem import Problem, problem_of
-from ._recipe import adjacency_of
 
 _HELD_BACK = 5  # by default a fifth of the records is
 

@@ -27,14 +27,16 @@ from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new
 from ...runs._key_source import KeySource, nonce_as_words
 from ...runs._loop import Loop, Totals
 from ...runs._plots import plot_epsilon, plot_metrics
-from ...runs._report import ProgressDisplay, progress_display, rows_shown, status_line, summary_table
+from ...runs._report import ProgressDisplay, progress_display, rows_shown
 from .. import _options
 from .._options import from_dict, plan_that_matters, that_matter
+from .._sampling import cut_nearly_always
 from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
 from ._problem import Problem, problem_of
-from ._recipe import Plan, cut_nearly_always, resolve_plan
+from ._recipe import Plan, resolve_plan
+from ._report import status_line, summary_table
 from ._tables import table_problem
 
 _PUBLISHED = (  # of a summary: what follows from the plan and the ledger, and with --patience when the run ended

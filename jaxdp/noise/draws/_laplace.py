@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from ... import _checks
 from .._keys import Domain, own_key
-from ._threefry import index_bits
+from ._threefry import draw_bits
 
 LARGEST_LAPLACE = 60 * math.log(
     2
@@ -32,7 +32,7 @@ def standard_laplace(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array
     """
     _checks.key(key)
     shape = _checks.shape(shape)
-    high, low = index_bits(jax.random.bits(own_key(key, Domain.LAPLACE), (2,), jnp.uint32), shape)
+    high, low = draw_bits(jax.random.bits(own_key(key, Domain.LAPLACE), (2,), jnp.uint32), shape)
     sign = jnp.where((low & 1) == 1, jnp.float32(-1), jnp.float32(1))
     small = ((low >> jnp.uint32(1)).astype(jnp.float32) + 0.5) * jnp.float32(2**-63)
     u = jnp.minimum(high.astype(jnp.float32) * jnp.float32(2**-32) + small, 1)

@@ -29,7 +29,7 @@ from jaxtyping import Array, Float, Key, UInt32
 from ... import _checks
 from ..._errors import UsageError
 from .._keys import Domain, own_key
-from ._threefry import index_bits
+from ._threefry import draw_bits
 
 LARGEST_NORMAL = math.sqrt(2 * 60 * math.log(2))  # 9.12: up to there draws follow the normal law; they end at 10.06
 MOST_VALUES = 2**34  # of a tree: for so many, what lies beyond is accounted
@@ -90,7 +90,7 @@ def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
 
 
 def _normal(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> Float[Array, "..."]:
-    first, others = index_bits(key, shape)
+    first, others = draw_bits(key, shape)
     deep = first == 0
     return _radius(first, others) * _cosine(jnp.where(deep, others * jnp.uint32(_GOLDEN), others) >> jnp.uint32(8))
 

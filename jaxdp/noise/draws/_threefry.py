@@ -19,7 +19,7 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
-def index_bits(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
+def draw_bits(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
     """64 random bits for each element of an array.
 
     Args:

@@ -1,0 +1,28 @@
+"""The sampling that options name: its choices, its usual adjacency, and a warning where it cuts nearly every batch."""
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+from ..dpsgd import DPSGD
+from ..sampling import NAMES, kind_of
+
+if TYPE_CHECKING:
+    SamplingName = str
+else:
+    SamplingName = Literal[NAMES]  # which a command's help lists
+
+
+def adjacency_of(named: str | None, sampling: str) -> str:
+    """The relation that a run is accounted under: the one that the user names, or the usual one of its sampling."""
+    return named or kind_of(sampling).adjacencies[0]
+
+
+def cut_nearly_always(run: DPSGD) -> str | None:
+    """A warning about a truncated batch two standard deviations or more below the expected one; None of others."""
+    expected, most = run.expected_batch_size, run.truncated_batch_size
+    if most is None or most > expected - 2 * math.sqrt(expected * (1 - run.sampling_rate)):
+        return None
+    return (
+        f"warning: --truncated-batch-size {most} is far below the {expected:g} examples that are drawn on average: nearly every "
+        "batch is cut to it, and what is cut off is not learned from, though it adds to epsilon"
+    )
