@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from .. import _checks
 from .._errors import UsageError
-from ._adjacency import for_rdp_under_replace_one, relation
+from ._adjacency import ADJACENCIES, for_rdp_under_replace_one, relation
 from ._events import poisson_event, with_float_noise
 from ._grid import TooLargeError, affordable_interval
 from ._kinds import as_counted
@@ -104,6 +104,7 @@ def event_epsilon(
 def epsilon_at_interval(event: "DpEvent", delta: float, accountant: str, adjacency: str, interval: float) -> Spent:
     """As `event_epsilon`, with privacy losses in steps of `interval`; what was asked before is remembered."""
     _checks.delta(delta)
+    _checks.one_of("adjacency", adjacency, ADJACENCIES)
     interval = _checks.positive("interval", interval, "give the step of a privacy loss, such as 1e-4")
     asked = (with_float_noise(event), delta, accountant, adjacency, interval)
     try:

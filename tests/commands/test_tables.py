@@ -117,7 +117,7 @@ def test_a_run_that_stops_early_says_so_and_pays_for_all_its_steps(tables: Path,
     assert run.statement is not None
     assert len(run.metrics) < 9
     assert run.summary["steps"] == run.metrics[-1]["step"]
-    assert f"after {run.step} of" in run.statement
+    assert f"{run.step} of these {9 * 4} steps were made" in run.statement
     stored = json.loads((tmp_path / "run" / "statement.json").read_text())
     described = jaxdp.DPSGD(**stored["run"])
     assert described.steps > run.summary["steps"]
