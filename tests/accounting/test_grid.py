@@ -123,3 +123,11 @@ def test_every_question_is_answered_or_refused_within_two_gibibytes() -> None:
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout.splitlines()[-1]) == list(asked.values())
     assert max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) < 2 * 2**20
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "classic"])
+def test_noise_beyond_what_floats_can_square_is_refused(accountant: str) -> None:
+    with pytest.raises(UsageError, match="floats can't"):
+        event_epsilon(
+            poisson_event(noise_multiplier=1e300, sample_rate=0.01, steps=10), delta=1e-5, accountant=accountant
+        )
