@@ -67,3 +67,12 @@ def unchecked() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True)
+def _without_self_check(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models that commands train have their gradients checked once, in test_self_check.py, and not before every run."""
+    if Path(str(request.path)).parent.name in ("commands", "runs"):
+        from jaxdp.dpsgd import _step  # here, where its annotations are executed already
+
+        monkeypatch.setattr(_step, "self_check", lambda *_: None)

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 import jaxdp
+from jaxdp.clipping import RULES
+from jaxdp.noise import NOISES
+from jaxdp.sampling import NAMES, SAMPLINGS
 
 PACKAGE = Path(jaxdp.__file__).parent
 ROOMS = (
@@ -20,19 +23,15 @@ ROOMS = (
 )
 OF_THE_LIBRARY = ROOMS[: ROOMS.index("runs")]
 FOR_COMMANDS = {"rich", "matplotlib", "tyro", "orbax"}
-VALUES = {
-    "sampling": (
-        "Poisson",
-        "TruncatedPoisson",
-        "Shuffled",
-        "PoissonSampler",
-        "TruncatedPoissonSampler",
-        "ShuffledSampler",
-    ),
-    "clipping/rules": ("Flat", "PerGroup", "Normalised", "Quantile"),
-    "pate": ("LaplaceNoisyMax", "GaussianNoisyMax", "ConfidentNoisyMax", "InteractiveNoisyMax"),
+VALUES = {  # that nobody tells apart, but for the room in which they are made
+    "sampling": {kind.__name__ for kind in SAMPLINGS}
+    | {"PoissonSampler", "TruncatedPoissonSampler", "ShuffledSampler"},
+    "noise": {kind.__name__ for kind in NOISES},
+    None: {
+        *(kind.__name__ for kind in RULES),
+        *("LaplaceNoisyMax", "GaussianNoisyMax", "ConfidentNoisyMax", "InteractiveNoisyMax"),
+    },
 }
-NAMES = ("poisson", "truncated_poisson", "shuffle")
 ANOTHER_MEANING = "accounting/_search.py"  # the law of a number of runs
 
 
@@ -98,29 +97,51 @@ def test_importing_the_library_imports_none_of_them_either() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+def told_apart(tree: ast.Module, names: set[str]) -> Iterator[str]:
+    """Where a class of these names is asked for."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass", "type"):
+            asked = {leaf.id for leaf in ast.walk(node) if isinstance(leaf, ast.Name)}
+            asked |= {leaf.attr for leaf in ast.walk(node) if isinstance(leaf, ast.Attribute)}
+            if asked & names:
+                yield f"{node.lineno}: {ast.unparse(node)}"
+        if isinstance(node, ast.Compare) and ast.unparse(node.left).startswith("type("):
+            asked = {leaf.id for leaf in ast.walk(node) if isinstance(leaf, ast.Name)}
+            if asked & names:
+                yield f"{node.lineno}: {ast.unparse(node)}"
+        if isinstance(node, ast.MatchClass) and ast.unparse(node.cls).split(".")[-1] in names:
+            yield f"{node.lineno}: {ast.unparse(node)}"
+
+
+def known_by_name(tree: ast.Module) -> Iterator[str]:
+    """Where the short name of a sampling stands, but as a default: compared, matched, or the key of a table."""
+    defaults = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)}
+    defaults |= {
+        id(default)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        for default in itertools.chain(node.args.defaults, node.args.kw_defaults)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in NAMES and id(node) not in defaults:
+            yield f"{node.lineno}: {node.value!r}"
+
+
 @pytest.mark.parametrize(("home", "names"), VALUES.items())
-def test_values_are_told_apart_in_their_own_room_alone(home: str, names: tuple[str, ...]) -> None:
-    for path, tree in FILES.items():
-        if path.startswith(f"{home}/"):
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass", "type"):
-                told_apart = {leaf.id for leaf in ast.walk(node) if isinstance(leaf, ast.Name)}
-                told_apart |= {leaf.attr for leaf in ast.walk(node) if isinstance(leaf, ast.Attribute)}
-                assert not told_apart & set(names), f"{path}:{node.lineno} asks {ast.unparse(node)}"
+def test_values_are_told_apart_in_their_own_room_alone(home: str | None, names: set[str]) -> None:
+    outside = {path: tree for path, tree in FILES.items() if room_of(path) != home}
+    assert [(path, found) for path, tree in outside.items() for found in told_apart(tree, names)] == []
 
 
 def test_no_name_of_a_sampling_is_compared_outside_its_room() -> None:
-    for path, tree in FILES.items():
-        if path.startswith("sampling/") or path == ANOTHER_MEANING:
-            continue
-        defaults = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.AnnAssign)}
-        defaults |= {
-            id(default)
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef)
-            for default in itertools.chain(node.args.defaults, node.args.kw_defaults)
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and node.value in NAMES:
-                assert id(node) in defaults, f"{path}:{node.lineno} knows a sampling by its name, {node.value!r}"
+    outside = {path: tree for path, tree in FILES.items() if room_of(path) != "sampling" and path != ANOTHER_MEANING}
+    assert [(path, found) for path, tree in outside.items() for found in known_by_name(tree)] == []
+
+
+@pytest.mark.parametrize("code", ["isinstance(noise, noise.Gaussian | None)", "type(x) is Gaussian"])
+def test_a_class_that_is_asked_for_is_found(code: str) -> None:
+    assert len(list(told_apart(ast.parse(code), VALUES["noise"]))) == 1
+
+
+def test_a_short_name_that_is_compared_is_found() -> None:
+    assert len(list(known_by_name(ast.parse("if run.sampling in ('shuffle', 'poisson'): pass")))) == 2

@@ -155,22 +155,13 @@ def _is_able(accountant: str, event: "DpEvent", adjacency: str) -> bool:
 def composed_by(
     accountant: str, event: "DpEvent", adjacency: str, interval: float = PLD_INTERVAL
 ) -> "PrivacyAccountant | None":
-    """An accountant that has composed `event`; None where it can't.
-
-    Raises:
-        UsageError: for numbers whose squares floats can't hold.
-    """
+    """An accountant that has composed `event`; None where it can't."""
     prepared = prepared_for(accountant, event, adjacency, interval)
     if prepared is None:
         return None
     composed, understood = prepared
-    try:
-        with quiet_about_skipped_orders():
-            return composed.compose(understood)
-    except OverflowError as error:
-        raise UsageError(
-            f"{_short(event)} has numbers that floats can't square: give a smaller noise multiplier, such as 1.1"
-        ) from error
+    with quiet_about_skipped_orders():
+        return composed.compose(understood)
 
 
 def spent_by(composed: "PrivacyAccountant", accountant: str, event: "DpEvent", delta: float, adjacency: str) -> Spent:

@@ -27,6 +27,7 @@ _COUNTS = (
     "step_counts",
 )
 _PROBABILITIES = ("sampling_probability", "sampling_probs")
+_LARGEST = 1e100  # the accountants square numbers, and multiply squares
 _GAUSSIAN = Gaussian()
 _MAYBE_INFINITE = ("shape", "sensitivities")  # of a search's distribution; of a mixture, whose shifts have signs
 
@@ -135,7 +136,8 @@ def with_float_noise(event: Any) -> "DpEvent":
     """The event with every count as a plain `int` and every other number as a `float`, whatever numeric type they came in.
 
     Raises:
-        UsageError: for what is not an event of dp-accounting, and for numbers below zero and probabilities above one.
+        UsageError: for what is not an event of dp-accounting, and for numbers below zero or too large to be squared, and
+            probabilities above one.
     """
     from dp_accounting import DpEvent
 
@@ -207,6 +209,10 @@ def _plain(name: str, value: Any) -> Any:
         return _checks.whole(name, value, "give a number of 0 or above")
     if name not in _MAYBE_INFINITE:
         number = _checks.non_negative(name, value, "give a number of 0 or above")
+        if number > _LARGEST:
+            raise UsageError(
+                f"{name}={number:g} has a square that floats can't hold: give a smaller number, such as 1.1"
+            )
         if name in _PROBABILITIES and number > 1:
             raise UsageError(f"{name}={value} is above 1: give a probability")
         return number

@@ -81,11 +81,11 @@ class ClippedGrad:
     num_examples: int | None = None  # of the run, if it is a run's
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "clip_norm", _checks.clip_norm(self.clip_norm))
+        _checks.set_fields(self, clip_norm=_checks.clip_norm(self.clip_norm))
         _checks.one_of("method", self.method, METHODS)
         _checks.function("loss_fn", self.loss_fn, "give a function of (params, example)")
         for name in ("has_aux", "strict"):
-            object.__setattr__(self, name, _checks.flag(name, getattr(self, name)))
+            _checks.set_fields(self, **{name: _checks.flag(name, getattr(self, name))})
         check_rule(self.rule, self.clip_norm)
         if self.strict and self.method == "vmap":
             raise UsageError(
@@ -93,7 +93,7 @@ class ClippedGrad:
             )
         if self.microbatch_size is not None:
             size = _checks.count("microbatch_size", self.microbatch_size, "give the rows to hold in memory at once")
-            object.__setattr__(self, "microbatch_size", size)
+            _checks.set_fields(self, microbatch_size=size)
 
     def __call__(
         self,

@@ -63,17 +63,13 @@ class Gaussian:
         return noisy, GaussianState(state.key, state.step + 1)
 
     def event(self, noise_multiplier: _checks.Real) -> "GaussianDpEvent":
-        """`GaussianDpEvent(noise_multiplier)`; refuses 0, whose epsilon would be infinite, and more than 1e100."""
+        """`GaussianDpEvent(noise_multiplier)`; refuses 0, whose epsilon would be infinite."""
         from dp_accounting import GaussianDpEvent
 
         sigma = _checks.non_negative("noise_multiplier", noise_multiplier, "give the noise in units of the clip norm")
         if sigma == 0:
             raise UsageError(
                 "noise_multiplier=0 adds no noise, so epsilon is infinite: give noise above 0, such as 1.1"
-            )
-        if sigma > 1e100:
-            raise UsageError(
-                f"noise_multiplier={sigma:g} has a square that floats can't hold: give less noise, such as 1.1"
             )
         return GaussianDpEvent(sigma)
 

@@ -30,7 +30,7 @@ class Normalised:
         stability = _checks.positive("stability", self.stability, fix)
         if not 1e-30 <= stability <= 1e30:
             raise UsageError(f"stability={stability} must lie between 1e-30 and 1e30: {fix}")
-        object.__setattr__(self, "stability", stability)
+        _checks.set_fields(self, stability=stability)
 
     def check(self, clip_norm: float) -> None:
         """Refuse a clip norm of infinity."""

@@ -35,7 +35,7 @@ class GaussianNoisyMax:
 
     def __post_init__(self) -> None:
         fix = "give the standard deviation of the noise in votes, such as 40"
-        object.__setattr__(self, "sigma", _checks.positive("sigma", self.sigma, fix))
+        _checks.set_fields(self, sigma=_checks.positive("sigma", self.sigma, fix))
 
     @property
     def plurality_needed(self) -> None:

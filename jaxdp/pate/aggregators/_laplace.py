@@ -33,7 +33,7 @@ class LaplaceNoisyMax:
 
     def __post_init__(self) -> None:
         fix = "give one over the scale of the Laplace noise, such as 0.05"
-        object.__setattr__(self, "gamma", _checks.positive("gamma", self.gamma, fix))
+        _checks.set_fields(self, gamma=_checks.positive("gamma", self.gamma, fix))
 
     @property
     def plurality_needed(self) -> None:

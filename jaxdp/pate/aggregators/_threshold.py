@@ -31,8 +31,9 @@ _FIXES = {
 
 def set_checked(mechanism: Any) -> None:
     """Put checked plain numbers in the place of the three parameters that were given."""
-    for name, fix in _FIXES.items():
-        object.__setattr__(mechanism, name, _checks.positive(name, getattr(mechanism, name), fix))
+    _checks.set_fields(
+        mechanism, **{name: _checks.positive(name, getattr(mechanism, name), fix) for name, fix in _FIXES.items()}
+    )
 
 
 def check_threshold_against(threshold: float, teachers: int) -> None:
