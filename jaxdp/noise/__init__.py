@@ -5,11 +5,9 @@ A `Noise` is a frozen value with a state: `Gaussian()` is the one of DP-SGD. Wha
 `tree_normal` for a whole tree. `key_from_entropy` makes a key from the operating system's entropy.
 """
 
-from typing import Any
-
 from ._gaussian import Gaussian as Gaussian, GaussianState as GaussianState
 from ._keys import key_from_entropy as key_from_entropy
 from ._noise import Noise as Noise, check_noise as check_noise
 from .draws import standard_laplace as standard_laplace, standard_normal as standard_normal, tree_normal as tree_normal
 
-NOISES: tuple[type[Any], ...] = (Gaussian,)  # by which a description in JSON is read back
+NOISES: tuple[type[Noise], ...] = (Gaussian,)  # by which a description in JSON is read back
