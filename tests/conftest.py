@@ -11,6 +11,10 @@ import jax
 import jaxtyping
 import pytest
 
+# Annotations are executed, but for those of equations: JAX's own types are `Any` there, and called by the hundred thousand.
+_rooms = sorted({path.stem for path in (Path(__file__).parents[1] / "jaxdp").iterdir()} - {"jaxprs"})
+jaxtyping.install_import_hook([f"jaxdp.{room}" for room in _rooms], "typechecking.checked")
+
 # Tests compile more than they compute. CI runs slow ones of what users compute with XLA_FLAGS="", that is, optimised as usual.
 _quick_to_compile = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 if jax.__version_info__ < (0, 11):  # newer XLA has one way to emit fusions, and stops at flags that it doesn't know

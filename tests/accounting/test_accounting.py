@@ -57,7 +57,10 @@ def test_a_noise_multiplier_of_any_numeric_type_reaches_dp_accounting_as_a_float
     assert type(event.count) is int
 
 
-@pytest.mark.parametrize(("accountant", "sigma"), [("rdp", 1.25394), ("pld", 1.17534), ("classic", 1.45004)])
+@pytest.mark.parametrize(
+    ("accountant", "sigma"),
+    [("rdp", 1.25394), pytest.param("pld", 1.17534, marks=pytest.mark.slow), ("classic", 1.45004)],
+)
 def test_the_noise_for_a_budget_of_one(accountant: str, sigma: float) -> None:
     budget = {"delta": 1e-5, "sample_rate": RATE, "steps": 3600, "accountant": accountant}
     found = accounting.noise_multiplier(epsilon=1.0, **budget)

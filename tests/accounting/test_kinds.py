@@ -99,6 +99,7 @@ def test_what_is_on_no_list_is_refused_by_every_accountant() -> None:
             assert accountants_of(told, adjacency) == ()
 
 
+@pytest.mark.slow
 def test_many_randomized_responses_are_counted_or_left_to_the_accountant_that_counts_them() -> None:
     response = KINDS["RandomizedResponseDpEvent"]
     many = dp.SelfComposedDpEvent(response, MOST_COPIES + 1)

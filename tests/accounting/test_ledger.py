@@ -56,7 +56,9 @@ def test_a_search_is_accounted_by_rdp_at_dp_accountings_price() -> None:
         Ledger().add(SEARCH, "a search").epsilon(delta=1e-5, accountant="pld")
 
 
-@pytest.mark.parametrize("distribution", ["poisson", "geometric", "logarithmic"])
+@pytest.mark.parametrize(
+    "distribution", ["logarithmic", *(pytest.param(name, marks=pytest.mark.slow) for name in ("poisson", "geometric"))]
+)
 def test_the_number_of_runs_of_a_search_has_the_accounted_mean_and_distribution(distribution: Any) -> None:
     """Fixed seed; a false-alarm rate of 1e-4 where it is changed."""
     search = RandomSearch(mean=6.0, distribution=distribution)
@@ -161,6 +163,7 @@ def test_a_ledger_holds_no_nonce_twice() -> None:
             again()
 
 
+@pytest.mark.slow
 def test_a_total_below_the_figure_of_one_of_its_parts_says_why() -> None:
     run = jaxdp.DPSGD(num_examples=4000, expected_batch_size=200, steps=40, clip_norm=1.0, noise_multiplier=1.0)
     little = Ledger().add(gaussian_event(noise_multiplier=100.0), "a mean")

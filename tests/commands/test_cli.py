@@ -131,6 +131,7 @@ def test_epsilon_of_the_tutorials_runs(
     assert "add" in table
 
 
+@pytest.mark.slow
 def test_noise_for_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["noise", "--epsilon", "1", "--json"])
     assert json.loads(capsys.readouterr().out)["noise_multiplier"]["rdp"] == pytest.approx(1.25394, abs=1e-5)
@@ -153,7 +154,11 @@ def test_help_answers_with_defaults(command: str, capsys: pytest.CaptureFixture[
         (["--clip-norm", "0"], "--clip-norm=0"),
         (["--noise-multiplier", "-1"], "--noise-multiplier=-1"),
         (["--noise-mult", "0"], "epsilon would be infinite.*--no-dp"),
-        (["--noise-mult", "0.3", "--target-epsilon", "1", "--batch-size", "64"], "doesn't allow one step"),
+        pytest.param(
+            ["--noise-mult", "0.3", "--target-epsilon", "1", "--batch-size", "64"],
+            "doesn't allow one step",
+            marks=pytest.mark.slow,
+        ),
         (["--sampling", "shuffle", "--adjacency", "add_or_remove_one"], "adjacency='replace_special'"),
         (["--sampling", "truncated_poisson", "--accountant", "rdp"], "give accountant='pld'"),
         (["--truncated-batch-size", "70"], "--sampling truncated_poisson"),
@@ -249,10 +254,9 @@ def test_resuming_on_other_data_is_refused(tfds_dir: Path, tmp_path: Path, capsy
     assert "let anyone subtract the noise" in refused(["train", "--resume", str(tmp_path / "run")], capsys)
 
 
-@pytest.mark.parametrize("model", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    "arguments", [["--no-dp"], pytest.param(["--opt", "adam", "--noise-multiplier", "2"], marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("arguments", [["--no-dp"], ["--opt", "adam", "--noise-multiplier", "2"]])
+@pytest.mark.slow
 def test_every_model_trains_with_and_without_privacy(
     model: str, arguments: list[str], tfds_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

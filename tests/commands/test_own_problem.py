@@ -55,6 +55,7 @@ COMMAND = ["train", "--dataset", "blobs", "--model", "blobs-net", "--epochs", "6
 PRIVATE = ["--delta", "1e-3", "--target-epsilon", "8", "--seed", "2"]
 
 
+@pytest.mark.slow
 def test_a_data_set_and_a_model_of_ones_own_are_trained_and_come_back(tmp_path: Path) -> None:
     options = TrainOptions(
         dataset="blobs", model="blobs-net", epochs=3, batch_size=50, lr=1.0, delta=1e-3, noise_multiplier=0.8, seed=2

@@ -66,7 +66,7 @@ SCHEMES = {
 }
 
 
-OTHERS = ("per group", "normalised", "whole batch at once", "one at a time")
+OTHERS = ("truncated", "shuffle", "per group", "normalised", "whole batch at once", "one at a time")
 
 
 @pytest.mark.parametrize(
@@ -308,6 +308,9 @@ MORE_OF_A_KIND = {
     same_bits_for_leaves,
     accounted_at_the_physical_batch,
     norms_in_float16,
+    bad_examples_let_through,
+    same_key_for_steps,
+    accounted_as_poisson_but_shuffled,
 }
 
 

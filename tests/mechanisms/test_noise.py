@@ -23,7 +23,7 @@ DRAWS = 100_000
 
 
 @pytest.mark.parametrize("integers", [False, True])
-@pytest.mark.parametrize(("epsilon", "sensitivity"), [(0.5, 1.0), (2.0, 3.0)])
+@pytest.mark.parametrize(("epsilon", "sensitivity"), [pytest.param(0.5, 1.0, marks=pytest.mark.slow), (2.0, 3.0)])
 def test_laplace_noise_follows_the_laplace_distribution(epsilon: float, sensitivity: float, integers: bool) -> None:
     laplace = Laplace(epsilon=epsilon, sensitivity=sensitivity, integers=integers)
     noise = np.asarray(laplace(jnp.full(DRAWS, 7), key=jax.random.key(0))) - 7
@@ -183,7 +183,12 @@ def test_values_that_would_show_are_refused(values: np.ndarray, said: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "value"), [(np.uint64, 2**63), (np.int64, 2**31), (np.uint32, 2**31), (np.int64, -(2**31))]
+    ("kind", "value"),
+    [
+        (np.uint64, 2**63),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((np.int64, 2**31), (np.uint32, 2**31))),
+        (np.int64, -(2**31)),
+    ],
 )
 def test_whole_numbers_of_any_type_move_by_what_they_differ(kind: type, value: int) -> None:
     for epsilon in (1e-3, 40.0):

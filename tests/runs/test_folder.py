@@ -102,6 +102,7 @@ def test_what_is_published_is_the_same_on_neighbouring_data_but_for_the_model_an
     assert 0.8 < difference.std() / (np.sqrt(2 * 4) * LR * NOISE / BATCH) < 1.2
 
 
+@pytest.mark.slow
 def test_with_all_labels_known_but_one_no_published_file_tells_it(ours: Path, tables: Path, tmp_path: Path) -> None:
     """The attack: hash what the records would be with either label, and look for that in every file."""
     arrays = []
@@ -157,7 +158,8 @@ def test_what_is_published_predicts_without_the_rest(
     assert "differential privacy" in " ".join(capsys.readouterr().out.split()).replace("-", " ")
 
 
-@pytest.mark.parametrize("stage", [pytest.param("before the erasure", marks=pytest.mark.slow), "after the erasure"])
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["before the erasure", "after the erasure"])
 def test_a_run_killed_about_the_erasure_of_its_keys_states_it_only_once_they_are_gone(
     stage: str, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
     assert result(tmp_path / "run") == undisturbed
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_with_another_number_of_examples_in_memory(
     options: list[str], tmp_path: Path, undisturbed: Any, monkeypatch
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_checkpoint_of_another_run_is_refused_even_where_the_configuration_was
     assert "other data would let anyone subtract the noise" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_where_every_checkpoint_is_damaged_the_run_is_refused_and_left_as_it_is(
     options: list[str], tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
