@@ -1,6 +1,7 @@
 """`clipped_grad` against a Python loop over single examples, in float64 where the loop adds up."""
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +16,19 @@ from oracle import distance, example_of, loop, norm_of
 
 import jaxdp
 
-METHODS = ("auto", pytest.param("vmap", marks=pytest.mark.slow))
 TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 2e-2, jnp.float16: 2e-3}
+PROGRAMS = tuple(itertools.product((1, 5), (1, 40), (1, 3), TOLERANCE, (None, 1, 3), (0.01, 100.0, math.inf)))
+EVERY_PAIR = (  # of two settings is in one of these programs
+    (1, 1, 1, jnp.float32, 1, math.inf),
+    (1, 40, 1, jnp.float32, 3, 0.01),
+    (5, 40, 3, jnp.float32, None, 100.0),
+    (1, 1, 3, jnp.bfloat16, 1, 100.0),
+    (5, 40, 3, jnp.bfloat16, 3, math.inf),
+    (1, 1, 1, jnp.bfloat16, None, 0.01),
+    (5, 40, 3, jnp.float16, 1, 0.01),
+    (1, 1, 1, jnp.float16, 3, 100.0),
+    (5, 1, 1, jnp.float16, None, math.inf),
+)
 
 
 def loss(params: Any, example: Any) -> jax.Array:
@@ -38,31 +50,25 @@ def jitted_clipped_grad(**options: Any) -> Callable[..., Any]:
     return jax.jit(jaxdp.clipped_grad(loss, **options))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "programs"),
+    [
+        ("auto", EVERY_PAIR),
+        *(pytest.param(method, PROGRAMS, marks=pytest.mark.slow) for method in ("auto", "vmap")),
+    ],
+    ids=["auto", "auto_all", "vmap_all"],
+)
 @hypothesis.settings(max_examples=40, deadline=None, derandomize=True)
 @hypothesis.given(
     seed=st.integers(0, 10**6),
-    size=st.sampled_from((1, 5)),
-    inputs=st.sampled_from((1, 40)),
-    outputs=st.sampled_from((1, 3)),
-    dtype=st.sampled_from(tuple(TOLERANCE)),
+    index=st.integers(0, len(PROGRAMS) - 1),
     masking=st.sampled_from(("all", "none", "one", "some")),
-    microbatch_size=st.sampled_from((None, 1, 3)),
-    clip_norm=st.sampled_from((0.01, 100.0, math.inf)),
     bad=st.sampled_from((None, math.nan, math.inf, 1e4)),
 )
 def test_the_sum_and_the_norms_are_those_of_a_loop_over_examples(
-    method: str,
-    seed: int,
-    size: int,
-    inputs: int,
-    outputs: int,
-    dtype: Any,
-    masking: str,
-    microbatch_size: int | None,
-    clip_norm: float,
-    bad: float | None,
+    method: str, programs: tuple[Any, ...], seed: int, index: int, masking: str, bad: float | None
 ) -> None:
+    size, inputs, outputs, dtype, microbatch_size, clip_norm = programs[index % len(programs)]
     params, batch = problem(seed, size, inputs, outputs, dtype)
     if bad is not None:
         targets = np.array(batch[1])
