@@ -63,7 +63,11 @@ class Budget:
     def least(self, event_of: Callable[[float], "DpEvent"], low: float, high: float) -> float:
         """The smallest number, within 1e-6, whose event is allowed; that of `high` is, and that of `low` is not."""
         tolerance = _TOLERANCE.get(self.interval, 1e-6)
-        found = self._search(event_of, low, high, tolerance)
+        tried: list[float] = []
+        found = self._search(lambda value: tried.append(value) or event_of(value), low, high, tolerance)
+        for value in sorted(value for value in tried if found <= value <= found + tolerance):  # whose costs are known
+            if self.allows(event_of(value)):
+                return value
         while not self.allows(event_of(found)):
             found = min(found + tolerance, high)
         return found
@@ -111,15 +115,19 @@ class Budget:
         return self.ledger.add(event, "what is asked for")
 
     def _cost(self, ledger: Ledger) -> float:
-        """ε; infinite where noise is too small to be accounted. For PLD's, RDP's bound where it is enough, or PLD too large."""
-        told_by = lambda name: (
-            epsilon_at_interval(ledger.event, self.delta, name, ledger.adjacency, self.interval).epsilon
+        """ε; infinite where noise is too small to be accounted.
+
+        For PLD's a bound that is told sooner, RDP's or in coarse steps, where that is enough, or PLD too large.
+        """
+        told_by = lambda name, interval: (
+            epsilon_at_interval(ledger.event, self.delta, name, ledger.adjacency, interval).epsilon
         )
         bound = math.inf
         try:
-            if self.accountant == "pld" and "rdp" in accountants_of(ledger.event, ledger.adjacency):
-                bound = told_by("rdp")
-            return bound if bound <= self.epsilon / 2 else told_by(self.accountant)
+            if self.accountant == "pld":
+                able = accountants_of(ledger.event, ledger.adjacency)
+                bound = told_by("rdp", self.interval) if "rdp" in able else told_by("pld", _COARSE)
+            return bound if bound <= self.epsilon / 2 else told_by(self.accountant, self.interval)
         except (BeyondReachError, TooLargeError):
             return bound
 
@@ -132,18 +140,21 @@ def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float
     """
     _checks.instance("budget", budget, Budget, "give a jaxdp.accounting.Budget")
     _checks.function("event_of", event_of, "give a function from a noise multiplier to an event")
+    cost = lambda sigma: budget._cost(budget._with(event_of(sigma)))
     about = budget._sooner(lambda bound: least_noise(bound, event_of))
-    high, factor = (1.0, 2.0) if about is None else (about, 1.01)
-    low = high
-    while not budget.allows(event_of(high)):
-        low, high, factor = high, high * factor, min(factor**2, 2.0)
+    low = high = 1.0 if about is None else about
+    factor = 1.0005  # at least as far as ε is off: twice the noise halves it, or more
+    while (spent := cost(high)) > budget.epsilon:
+        factor = min(max(factor**2, spent / budget.epsilon), 2.0)
+        low, high = high, high * factor
         if high > _LARGEST_NOISE:
             raise UsageError(
                 f"epsilon={budget.epsilon} at delta={budget.delta} can't be met with any noise multiplier up to "
                 f"{_LARGEST_NOISE:.0f}: allow a larger epsilon, or take fewer steps"
             )
-    while low == high or budget.allows(event_of(low)):
-        low, high, factor = low / factor, low, min(factor**2, 2.0)
+    while (spent := cost(low)) <= budget.epsilon:
+        factor = min(max(factor**2, budget.epsilon / max(spent, budget.epsilon / 2)), 2.0)
+        low, high = low / factor, low
         if low < _SMALLEST_NOISE:
             return high
     return budget.least(event_of, low, high)
