@@ -11,7 +11,7 @@ from dp_accounting.rdp import RdpAccountant
 
 import jaxdp
 from jaxdp import accounting
-from jaxdp.accounting import Ledger, poisson_event
+from jaxdp.accounting import Ledger, _epsilon, poisson_event
 
 RATE = 250 / 60_000
 
@@ -67,6 +67,16 @@ def test_the_noise_for_a_budget_of_one(accountant: str, sigma: float) -> None:
     assert found == pytest.approx(sigma, abs=1e-5)
     assert accounting.epsilon(noise_multiplier=found, **budget) <= 1.0
     assert accounting.epsilon(noise_multiplier=found - 1e-5, **budget) > 1.0
+
+
+def test_any_number_of_steps_of_one_run_costs_what_dp_accounting_says_to_the_bit() -> None:
+    """One step's curve is remembered, and multiplied."""
+    for steps in (3600, 1, 7, 720):
+        event = poisson_event(noise_multiplier=1.3, sample_rate=RATE, steps=steps)
+        ours = _epsilon.composed_by("rdp", event, "add_or_remove_one")
+        assert ours is not None
+        whole = RdpAccountant().compose(event)
+        assert ours.get_epsilon_and_optimal_order(1e-5) == whole.get_epsilon_and_optimal_order(1e-5)
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5, 3.0, 20.0, 60.0])
