@@ -1,5 +1,5 @@
 """The tutorials' models, in flax: an MLP with dropout, a small CNN whose convolutions are matrix products, and a dense network
-for tables. For PATE, a CNN without pooling and random distortions.
+for tables. For PATE, a CNN without pooling and random distortions. Wavelet scattering: features of images that nothing learns.
 
 Each maps one image, uint8 or float [height, width, channels], or one record's features, to logits. `MODELS` has them by name;
 `classifier` makes of one what training and prediction need, for a task of `jaxdp.data`.
@@ -20,4 +20,9 @@ from ._dense import Dense as Dense, WeightNormDense as WeightNormDense
 from ._distortion import distorted as distorted, erased as erased
 from ._mlp import MLP as MLP
 from ._patches import PatchConv as PatchConv
+from ._scattering import (
+    scattering as scattering,
+    scattering_channels as scattering_channels,
+    scattering_features as scattering_features,
+)
 from ._strided import StridedCNN as StridedCNN

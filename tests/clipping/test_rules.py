@@ -31,7 +31,7 @@ RULES = {
     "normalised": Normalised(stability=0.05),
 }
 MODELS_TO_SCALE = [
-    pytest.param("linen_dense_over_tokens"),
+    pytest.param("linen_dense_over_tokens", marks=SLOW),
     pytest.param("linen_lstm", marks=SLOW),  # its kernels are joined before they are used
     pytest.param("tied_embedding_language_model", marks=SLOW),
     pytest.param("siamese_net"),

@@ -83,7 +83,7 @@ def in_dtype(dtype: Any, problem: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     return loss, jax.tree.map(cast, params), jax.tree.map(cast, batch)
 
 
-FEW = {"linen_dense", "tied_embedding_language_model"}
+FEW = {"tied_embedding_language_model"}
 
 
 @pytest.mark.parametrize(
@@ -311,6 +311,7 @@ MORE_OF_A_KIND = {
     bad_examples_let_through,
     same_key_for_steps,
     accounted_as_poisson_but_shuffled,
+    noise_at_every_micro_step,
 }
 
 

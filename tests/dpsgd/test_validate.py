@@ -82,6 +82,7 @@ def loss(params: Any, example: Any) -> jax.Array:
     return jnp.sum(jnp.tanh(example @ params["a"]) @ params["b"])
 
 
+@pytest.mark.slow
 def test_memory_is_told_by_method_and_microbatch() -> None:
     params = {"a": jax.ShapeDtypeStruct((64, 256), jnp.float32), "b": jax.ShapeDtypeStruct((256, 4), jnp.float32)}
     batch = jax.ShapeDtypeStruct((32, 64), jnp.float32)
