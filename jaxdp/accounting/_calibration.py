@@ -28,7 +28,7 @@ _COARSE = (
 )
 _TOLERANCE = {PLD_INTERVAL: 1e-6, _COARSE: 1e-4}  # of a noise multiplier
 _EMPTY = Ledger()
-Number = TypeVar("Number", int, float)
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +63,7 @@ class Budget:
     def least(self, event_of: Callable[[float], "DpEvent"], low: float, high: float) -> float:
         """The smallest number, within 1e-6, whose event is allowed; that of `high` is, and that of `low` is not."""
         tolerance = _TOLERANCE.get(self.interval, 1e-6)
-        tried: list[float] = []
-        found = self._search(lambda value: tried.append(value) or event_of(value), low, high, tolerance)
-        for value in sorted(value for value in tried if found <= value <= found + tolerance):  # whose costs are known
-            if self.allows(event_of(value)):
-                return value
+        found = self._search(event_of, low, high, tolerance)
         while not self.allows(event_of(found)):
             found = min(found + tolerance, high)
         return found
@@ -88,7 +84,7 @@ class Budget:
                 found += 1
         return found
 
-    def _sooner(self, search: Callable[["Budget"], Number]) -> Number | None:
+    def _sooner(self, search: Callable[["Budget"], Found]) -> Found | None:
         """The answer of a search with a bound on PLD's cost that is told sooner: RDP's, or else PLD's own in coarse steps.
 
         None where there is none, or it can't account the event, or tell less than was spent before.
@@ -107,7 +103,12 @@ class Budget:
         largest = self.epsilon + 1e3  # finite, where the noise is too small for any epsilon
 
         def gap(value: float) -> float:
-            return min(self._cost(self._with(event_of(value))) - self.epsilon, largest)
+            cost = self._cost(self._with(event_of(value)))
+            if self.accountant != "pld":
+                return min(cost - self.epsilon, largest)
+            # An answer takes a second: in logarithms, which are nearly on a line, and no further than to what is just allowed.
+            off = math.log(min(max(cost / self.epsilon, 1e-9), 1e9))
+            return 0.0 if -tolerance / high < off <= 0 else off
 
         return float(brentq(gap, low, high, xtol=tolerance))  # pyright: ignore[reportArgumentType]
 
@@ -140,12 +141,23 @@ def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float
     """
     _checks.instance("budget", budget, Budget, "give a jaxdp.accounting.Budget")
     _checks.function("event_of", event_of, "give a function from a noise multiplier to an event")
-    cost = lambda sigma: budget._cost(budget._with(event_of(sigma)))
-    about = budget._sooner(lambda bound: least_noise(bound, event_of))
-    low = high = 1.0 if about is None else about
-    factor = 1.0005  # at least as far as ε is off: twice the noise halves it, or more
+    cost = lambda sigma, by=budget: by._cost(by._with(event_of(sigma)))
+    sooner = budget._sooner(lambda bound: (least_noise(bound, event_of), bound))
+    low = high = 1.0 if sooner is None else sooner[0]
+    power = 1.0 if sooner is None else _power(lambda sigma: cost(sigma, sooner[1]), sooner[0])
+    factor = 1.0001
+
+    def further(spent: float) -> float:
+        """Twice; or as far as ε is off, where it is known how it falls, and a little further each time."""
+        if sooner is None:
+            return 2.0
+        off = max(spent / budget.epsilon, budget.epsilon / spent) if spent > 0 else math.inf
+        if off > 2:
+            return min(factor**4, 2.0)
+        return min(max(factor**2, off ** (1 / power) * factor), 2.0)
+
     while (spent := cost(high)) > budget.epsilon:
-        factor = min(max(factor**2, spent / budget.epsilon), 2.0)
+        factor = further(spent)
         low, high = high, high * factor
         if high > _LARGEST_NOISE:
             raise UsageError(
@@ -153,11 +165,17 @@ def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float
                 f"{_LARGEST_NOISE:.0f}: allow a larger epsilon, or take fewer steps"
             )
     while (spent := cost(low)) <= budget.epsilon:
-        factor = min(max(factor**2, budget.epsilon / max(spent, budget.epsilon / 2)), 2.0)
+        factor = further(spent)
         low, high = low / factor, low
         if low < _SMALLEST_NOISE:
             return high
     return budget.least(event_of, low, high)
+
+
+def _power(cost: Callable[[float], float], sigma: float) -> float:
+    """With which power of the noise ε falls there, at least 1."""
+    here, below = cost(sigma), cost(sigma / 1.01)
+    return max(1.0, math.log(below / here) / math.log(1.01)) if here > 0 and below < math.inf else 1.0
 
 
 def noise_multiplier(
