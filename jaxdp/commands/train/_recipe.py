@@ -80,9 +80,8 @@ def resolve_plan(options: TrainOptions, num_examples: int, spent_before: account
     if options.dp:
         _checks.delta(options.delta, num_examples)
         run = _described(options, recipe, num_examples, batch_size, steps)
-        spent_before.extend(run.ledger(1)).total(
-            delta=options.delta
-        )  # refuses what can't be added up, before anything is trained
+        if spent_before.entries or not run.accountants:  # refuses what can't be added up, before anything is trained
+            spent_before.extend(run.ledger(1)).total(delta=options.delta)
         accountant = options.accountant or run.accountants[0]
         run = _within_budget(run, options, accountant, spent_before)
         steps = run.steps
