@@ -79,7 +79,9 @@ def test_any_number_of_steps_of_one_run_costs_what_dp_accounting_says_to_the_bit
         assert ours.get_epsilon_and_optimal_order(1e-5) == whole.get_epsilon_and_optimal_order(1e-5)
 
 
-@pytest.mark.parametrize("epsilon", [0.05, 0.5, 3.0, 20.0, 60.0])
+@pytest.mark.parametrize(
+    "epsilon", [0.05, 3.0, 60.0, *(pytest.param(some, marks=pytest.mark.slow) for some in (0.5, 20.0))]
+)
 def test_the_noise_for_a_budget_never_overspends_it(epsilon: float) -> None:
     found = accounting.noise_multiplier(epsilon=epsilon, delta=1e-6, sample_rate=0.02, steps=200)
     spent = accounting.epsilon(noise_multiplier=found, delta=1e-6, sample_rate=0.02, steps=200)

@@ -48,6 +48,8 @@ def _as_users_run() -> Any:
 
 MORE_OF_A_KIND = {
     "linen_gru",
+    "linen_lstm",
+    "linen_attention",
     "linen_conv_3d",
     "linen_conv_transposed",
     "linen_scanned_and_rematerialised_transformer",
@@ -330,7 +332,7 @@ def test_a_lookup_outside_the_table_leaves_the_others_their_scale() -> None:
     [
         slow("ghost", jnp.float32),  # as in test_rules.py, of lengths over thirty orders of magnitude
         slow("ghost", jnp.bfloat16),
-        ("ghost", jnp.float16),
+        slow("ghost", jnp.float16),
         ("vmap", jnp.float32),
         *(slow("vmap", dtype) for dtype in (jnp.bfloat16, jnp.float16)),
     ],

@@ -30,7 +30,7 @@ def temporary_bytes(fn: Any, *args: Any) -> int:
     [
         "siamese_net",
         pytest.param("tied_embedding_language_model", marks=pytest.mark.slow),
-        "linen_lstm",
+        pytest.param("linen_lstm", marks=pytest.mark.slow),
         pytest.param("linen_scanned_transformer", marks=pytest.mark.slow),
     ],
 )

@@ -86,8 +86,8 @@ def test_a_rule_gives_the_sum_of_a_loop_over_examples(name: str, rule: str, meth
     ("rule", "dtype"),
     [
         ("flat", jnp.float32),
-        ("flat", jnp.bfloat16),
         ("quantile", jnp.float32),
+        pytest.param("flat", jnp.bfloat16, marks=SLOW),
         *(pytest.param(rule, jnp.float32, marks=SLOW) for rule in RULES if rule != "flat"),
         *(pytest.param(rule, jnp.bfloat16, marks=SLOW) for rule in (*RULES, "quantile") if rule != "flat"),
     ],
@@ -210,7 +210,7 @@ def test_sum_and_count_together_cost_what_the_run_says() -> None:
     assert "0.5 quantile" in run.statement(delta=1e-5)
 
 
-@pytest.mark.parametrize("microbatch_size", [None, 4])
+@pytest.mark.parametrize("microbatch_size", [None, pytest.param(4, marks=SLOW)])
 def test_a_run_noises_each_sum_at_the_clip_norm_of_its_step(microbatch_size: int | None) -> None:
     import optax
 

@@ -94,6 +94,7 @@ def test_a_run_of_them_that_is_broken_off_goes_on_to_the_same_result(
     assert result(tmp_path / "broken") == result(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_without_privacy_they_train_as_well(tmp_path: Path) -> None:
     cli.main([*COMMAND, "--no-dp", "--output", str(tmp_path / "run")])
     summary = jaxdp.load_run(tmp_path / "run").summary
@@ -156,6 +157,7 @@ def test_images_of_ones_own_are_a_data_set_for_all_that_takes_images(
     )
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_learns_a_table(tmp_path: Path) -> None:
     data.write_lookalike(tmp_path, rows=300, features=6, targets=3, test_rows=5)
     files = {"features": tmp_path / "train_features.csv", "targets": tmp_path / "train_targets_scored.csv"}

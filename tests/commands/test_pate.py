@@ -216,6 +216,7 @@ def test_interactive_votes_are_charged_where_the_teachers_answered(tmp_path: Pat
     assert "Interactive-GNMax" in (tmp_path / "run" / "statement.txt").read_text()
 
 
+@pytest.mark.slow
 def test_a_budget_and_a_cap_end_the_asking(tmp_path: Path, finished: Path) -> None:
     predictions = tmp_path / "predictions.npy"
     np.save(predictions, np.load(finished / "private" / "predictions.npy"))
@@ -288,6 +289,7 @@ def test_what_a_user_got_wrong_is_told(finished: Path, tmp_path: Path, capsys: p
     assert "is a run of `jaxdp pate`" in refused(["train", "--resume", str(finished)], capsys)
 
 
+@pytest.mark.slow
 def test_files_that_hold_no_predictions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.csv"
     common = [str(bad), "--num-classes", "10"]

@@ -151,6 +151,7 @@ def test_a_description_brings_them_back_where_their_classes_are_known_and_nowher
         jaxdp.DPSGD.from_dict(json.loads(written), known=(Sparser,))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     loss, params, records = problem()
     step = a_run().make_step(loss, optax.adam(0.1), self_check=False)

@@ -366,6 +366,7 @@ def test_a_model_with_batch_statistics_does_not_pass_in_silence() -> None:
         jaxdp.clipped_grad(loss, clip_norm=1.0)(variables["params"], jnp.ones((4, 3)))
 
 
+@pytest.mark.slow
 def test_an_epsilon_below_one_release_is_not_claimed_for_more() -> None:
     """More steps never cost less, by any accountant, and none costs nothing."""
     run = a_run(steps=4)

@@ -59,7 +59,7 @@ def test_large_scores_are_not_rounded(mechanism: Any, kind: Any) -> None:
     np.testing.assert_array_equal(small, large)
 
 
-@pytest.mark.parametrize("monotonic", [False, True])
+@pytest.mark.parametrize("monotonic", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_report_noisy_max_chooses_as_laplace_noise_does(monotonic: bool) -> None:
     choose = ReportNoisyMax(epsilon=2.0, sensitivity=1.0, monotonic=monotonic)
     found = _found(choose(np.tile(SCORES, (DRAWS, 1)), key=jax.random.key(2)), 4)
@@ -135,6 +135,7 @@ def test_estimated_proportions_are_unbiased_and_as_exact_as_said() -> None:
     np.testing.assert_allclose(estimates.sum(axis=1), 1)
 
 
+@pytest.mark.slow
 def test_a_noisy_mean_is_unbiased_and_clamps() -> None:
     mean = NoisyMean(epsilon=1.0, lower=-1.0, upper=3.0, num_records=500)
     records = np.random.default_rng(0).normal(1.0, 2.0, 500)

@@ -156,7 +156,7 @@ def test_an_aggregator_that_leaves_queries_out_is_charged_for_its_answers() -> N
     assert (asked + 1) // 2 == pate.within_budget(np.ones(1000, bool), DoubleGaussian(20.0), epsilon=2.0)
 
 
-@pytest.mark.parametrize("mechanism", [DoubleGaussian(8.0), EveryOther(8.0)])
+@pytest.mark.parametrize("mechanism", [DoubleGaussian(8.0), pytest.param(EveryOther(8.0), marks=pytest.mark.slow)])
 def test_an_aggregator_of_ones_own_is_released_with_a_statement_and_a_ledger(mechanism: Any, tmp_path: Path) -> None:
     released = _release.release(
         predictions(), np.arange(60), mechanism, num_classes=5, delta=1e-5, key=jax.random.key(2), target_epsilon=6.0

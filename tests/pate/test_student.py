@@ -51,7 +51,7 @@ def accuracy(params: Any, points: np.ndarray, classes: np.ndarray) -> float:
     return float(np.mean(np.argmax(jax.jit(jax.vmap(logits, (None, 0)))(params, points), axis=1) == classes))
 
 
-@pytest.mark.parametrize("method", ["fixmatch", "supervised"])
+@pytest.mark.parametrize("method", [pytest.param("fixmatch", marks=pytest.mark.slow), "supervised"])
 def test_a_student_learns_from_few_answers(method: str) -> None:
     points, classes = clusters()
     key = jax.random.key(0)

@@ -107,7 +107,8 @@ def test_each_teacher_is_what_a_plain_loop_over_its_shard_makes() -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), ours, expected)
 
 
-@pytest.mark.parametrize("at_once", [3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [3, 4])
 def test_how_many_train_at_once_changes_nothing_but_speed(at_once: int) -> None:
     together, alone = trained(at_once=at_once), trained(at_once=1)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), together.params, alone.params)

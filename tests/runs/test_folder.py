@@ -248,6 +248,7 @@ def held(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
     process.communicate()
 
 
+@pytest.mark.slow
 def test_a_second_process_in_a_folder_is_refused_until_the_first_is_dead(
     held: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     assert result(tmp_path / "run") == undisturbed
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_refused_even_where_the_configuration_was_made_to_fit(
     options: list[str], tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
