@@ -190,7 +190,7 @@ def _smoothing(whole: int, level: int, scales: int) -> np.ndarray:
     x, sigma = np.arange(whole), 0.8 * 2 ** (scales - 1)
     gaussian = np.sum([np.exp(-((x + k * whole) ** 2) / (2 * sigma**2)) for k in _WRAPS], axis=0)
     gaussian /= math.sqrt(2 * _ABOUT_PI) * sigma
-    kernel = np.fft.ifft(_low(np.fft.fft(gaussian), level, axes=(-1,))).real
+    kernel = np.real(np.fft.ifft(_low(np.fft.fft(gaussian), level, axes=(-1,))))
     return np.stack([np.roll(kernel, at) for at in range(0, len(kernel), 2 ** (scales - level))])[1:-1]
 
 
@@ -207,7 +207,7 @@ def _low(spectrum: np.ndarray, level: int, axes: tuple[int, ...] = (-2, -1)) -> 
 def _wavelets(m: int, n: int, scales: int) -> list[np.ndarray]:
     """For each scale, the spectra [θ, m, n] of its wavelets, which are real."""
     angles = [(ORIENTATIONS // 2 - 1 - t) * np.pi / ORIENTATIONS for t in range(ORIENTATIONS)]
-    return [np.stack([np.fft.fft2(_morlet(m, n, j, theta)).real for theta in angles]) for j in range(scales)]
+    return [np.stack([np.real(np.fft.fft2(_morlet(m, n, j, theta))) for theta in angles]) for j in range(scales)]
 
 
 def _morlet(m: int, n: int, j: int, theta: float) -> np.ndarray:
