@@ -126,8 +126,10 @@ class Budget:
         bound = math.inf
         try:
             if self.accountant == "pld":
-                able = accountants_of(ledger.event, ledger.adjacency)
-                bound = told_by("rdp", self.interval) if "rdp" in able else told_by("pld", _COARSE)
+                if "rdp" in accountants_of(ledger.event, ledger.adjacency):
+                    bound = told_by("rdp", self.interval)
+                elif self.interval < _COARSE:
+                    bound = told_by("pld", _COARSE)
             return bound if bound <= self.epsilon / 2 else told_by(self.accountant, self.interval)
         except (BeyondReachError, TooLargeError):
             return bound
