@@ -18,6 +18,7 @@ References:
 """
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -55,7 +56,7 @@ def scattering(
         scale and orientation of its first wavelet and then of its second.
 
     Raises:
-        UsageError: for images smaller than 2^J, or `scales` that is not above 0.
+        UsageError: for complex numbers, images smaller than 2^J, or `scales` that is not above 0.
 
     Example:
         >>> import jax
@@ -63,6 +64,7 @@ def scattering(
         (5, 81, 7, 7)
     """
     scales = _checks.count("scales", scales, "give the number of octaves, such as 2")
+    _check_images(images, ("height", "width"))
     shape = images.shape[-2:]
     if min(shape) < 2**scales:
         raise UsageError(
@@ -72,9 +74,8 @@ def scattering(
     banks = [np.swapaxes(bank, -1, -2) for bank in _wavelets(padded[0], padded[1], scales)]
     before = [(whole - size) // 2 for size, whole in zip(shape, padded, strict=True)]
     border = [(at, whole - size - at) for size, whole, at in zip(shape, padded, before, strict=True)]
-    x = images.astype(jnp.float32)
-    for axis, ends in zip((-2, -1), border, strict=True):
-        x = _reflected(x, axis, ends)
+    around: Any = [*[(0, 0)] * (images.ndim - 2), *border]
+    x = jnp.pad(images.astype(jnp.float32), around, mode="reflect")
 
     def averaged(u: Array, level: int) -> Array:
         """Smoothed, on the grid of the coefficients; the axes before the last two are one path each."""
@@ -82,7 +83,8 @@ def scattering(
         half = jnp.swapaxes(_product(u, across.T), -1, -2)
         return jnp.swapaxes(_product(half, down.T), -1, -2)
 
-    flat = lambda s: s.reshape(*images.shape[:-2], -1, *s.shape[-2:])
+    lead = images.shape[:-2]
+    flat = lambda s: s.reshape(*lead, math.prod(s.shape[len(lead) : -2]), *s.shape[-2:])
     spectrum = _spectrum(x)
     first, second = [], []
     for j in range(scales):
@@ -122,22 +124,26 @@ def scattering_features(
         >>> jax.eval_shape(scattering_features, jnp.zeros((5, 28, 28, 1), jnp.uint8)).shape
         (5, 3969)
     """
+    _check_images(images, ("height", "width", "image_channels"))
     pixels = jnp.moveaxis(images.astype(jnp.float32), -1, -3)
     if not jnp.issubdtype(images.dtype, jnp.floating):
         pixels = pixels / 255
     found = scattering(pixels, scales)
-    channels = found.shape[-4] * found.shape[-3]
-    groups = found.reshape(*images.shape[:-3], channels // math.gcd(channels, _TOGETHER), -1)
+    lead, together = images.shape[:-3], math.gcd(found.shape[-4] * found.shape[-3], _TOGETHER)
+    features = math.prod(found.shape[len(lead) :])
+    size = together * found.shape[-2] * found.shape[-1]
+    groups = found.reshape(*lead, features // size, size)
     centred = groups - groups.mean(axis=-1, keepdims=True)
     normal = centred / jnp.sqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + 1e-5)
-    return normal.reshape(*images.shape[:-3], -1)
+    return normal.reshape(*lead, features)
 
 
-def _reflected(x: Array, axis: int, ends: tuple[int, int]) -> Array:
-    """Continued beyond either end as in a mirror, over and over where it is short."""
-    widths = [(0, 0)] * x.ndim
-    widths[axis] = ends
-    return jnp.pad(x, widths, mode="reflect")
+def _check_images(images: Array, last: tuple[str, ...]) -> None:
+    """Refuse what isn't images of real numbers, whose last axes are these."""
+    if images.ndim < len(last) or jnp.issubdtype(images.dtype, jnp.complexfloating):
+        raise UsageError(
+            f"images have shape {images.shape} and dtype {images.dtype}: give real numbers [..., {', '.join(last)}]"
+        )
 
 
 def _product(x: Array, matrix: Array) -> Array:

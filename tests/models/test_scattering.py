@@ -76,3 +76,15 @@ def test_floats_from_0_to_1_have_the_features_of_their_pixels() -> None:
 def test_images_too_small_are_refused(shape: tuple[int, int], scales: int, said: str) -> None:
     with pytest.raises(jaxdp.UsageError, match=said):
         scattering(jnp.zeros(shape), scales)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("wrong", [jnp.zeros(28), jnp.zeros((28, 28, 1), jnp.complex64)])
+def test_what_is_no_image_is_refused(wrong: jax.Array) -> None:
+    for function in (scattering, scattering_features):
+        with pytest.raises(jaxdp.UsageError, match="give real numbers"):
+            function(wrong)
+
+
+def test_no_images_have_no_features() -> None:
+    assert scattering_features(jnp.zeros((0, 28, 28, 1), jnp.uint8)).shape == (0, 3969)
