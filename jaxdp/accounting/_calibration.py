@@ -138,6 +138,8 @@ class Budget:
 def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float:
     """The smallest noise multiplier, within 1e-6 and at least 1/16, with which `event_of(noise multiplier)` is allowed.
 
+    Within 1e-4 where it is by PLD alone, and with less noise nothing could be accounted, though ε leaves room for twice as much.
+
     Raises:
         UsageError: for a budget so small that no noise multiplier up to 2^20 meets it.
     """
@@ -145,6 +147,8 @@ def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float
     _checks.function("event_of", event_of, "give a function from a noise multiplier to an event")
     cost = lambda sigma, by=budget: by._cost(by._with(event_of(sigma)))
     sooner = budget._sooner(lambda bound: (least_noise(bound, event_of), bound))
+    if sooner and sooner[1].accountant == "pld" and cost(*sooner) <= budget.epsilon / 2:
+        return sooner[0]  # where the coarse search ended isn't ε but what can be accounted, and that is the same in finer steps
     low = high = 1.0 if sooner is None else sooner[0]
     power = 1.0 if sooner is None else _power(lambda sigma: cost(sigma, sooner[1]), sooner[0])
     factor = 1.0001
