@@ -1,5 +1,6 @@
 """The tutorials' models, in flax: an MLP with dropout, a small CNN whose convolutions are matrix products, and a dense network
-for tables. For PATE, a CNN without pooling and random distortions. Wavelet scattering: features of images that nothing learns.
+for tables. Wavelet scattering, features of images that nothing learns, and a linear model on them. For PATE, a CNN without
+pooling and random distortions.
 
 Each maps one image, uint8 or float [height, width, channels], or one record's features, to logits. `MODELS` has them by name;
 `classifier` makes of one what training and prediction need, for a task of `jaxdp.data`.
@@ -25,4 +26,5 @@ from ._scattering import (
     scattering_channels as scattering_channels,
     scattering_features as scattering_features,
 )
+from ._scattering_net import ScatteringNet as ScatteringNet
 from ._strided import StridedCNN as StridedCNN

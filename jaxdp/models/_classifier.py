@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import flax.errors
@@ -14,28 +15,37 @@ from jaxtyping import Array, Float, Key, Num
 
 from .._errors import UsageError
 from .._types import Example, Params
-from ..data import TASKS, Task
+from ..data import TASKS, Progress, Task, no_progress
 from ..dpsgd import validate
 from ._cnn import CNN
 from ._dense import Dense
 from ._mlp import MLP
+from ._scattering_net import ScatteringNet
 from ._strided import StridedCNN
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": CNN, "mlp": MLP, "strided": StridedCNN, "dense": Dense}
-"""Models by name: functions of `num_classes=`, the number of outputs, and of those of `activation=` and, for tables, `hidden=`
-and `dtype=` that they have, to a flax module. It maps one record's input, with `train=`, to logits, and may draw from the rng
-named "dropout".
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "scattering": ScatteringNet,
+    "cnn": CNN,
+    "mlp": MLP,
+    "strided": StridedCNN,
+    "dense": Dense,
+}
+"""Models by name: functions of `num_classes=`, the number of outputs, and of those of `activation=`, `hidden=`, `scales=` and
+`dtype=` that they have, to a flax module. It maps one record's input, with `train=`, to logits, and may draw from the rng named
+"dropout".
 
 One of your own is a line of your program, before it trains or loads a run with it:
 
     jaxdp.models.MODELS["mine"] = Mine
 
-A class attribute `takes`, "images" or "features", says that it can do with those alone.
+A class attribute `takes`, "images" or "features", says that it can do with those alone. A method `prepare(input)` is a fixed
+function of one input, computed once for each: what is trained takes its result.
 """
 
 _ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 _AXES = {"images": 3, "features": 1}
 _EVALUATION_BATCH = 1000
+_PREPARED_AT_ONCE = 32  # which caches hold
 
 
 @dataclass(frozen=True)
@@ -43,20 +53,25 @@ class Classifier:
     """A flax model for inputs of one shape, with the functions that training and prediction need.
 
     Attributes:
+        prepare: `prepare(inputs [n, ...], progress=...) -> [n, ...]`: what the model makes of each input by itself before it
+            learns anything, kept on the device; the inputs themselves, where that is nothing.
         init: `init(key) -> params`.
-        logits: `logits(params, input) -> [classes]`, for one input, no unit dropped.
-        loss: `loss(params, (input, label)) -> (loss, accuracy)` for one example, as the task has it; takes `rng=` if the model
+        logits: `logits(params, prepared) -> [classes]`, for one input, no unit dropped.
+        loss: `loss(params, (prepared, label)) -> (loss, accuracy)` for one example, as the task has it; takes `rng=` if the model
             drops units.
-        probabilities: `probabilities(params, inputs [n, ...]) -> float32 [n, classes]`, in batches, on the host.
+        probabilities: `probabilities(params, prepared [n, ...]) -> float32 [n, classes]`, in batches, on the host.
+        predict: the same of inputs that are not prepared.
         evaluate: `evaluate(probabilities, labels) -> (mean loss of a target, accuracy)`.
         described: what `classifier_of` makes it again from, in JSON.
         targets: over how many targets an example's loss is added up.
     """
 
+    prepare: Callable[..., Num[Array | np.ndarray, "n ..."]]
     init: Callable[[Key[Array, ""]], Any]
     logits: Callable[[Any, Any], Float[Array, " classes"]]
     loss: Callable[..., tuple[Float[Array, ""], Float[Array, ""]]]
-    probabilities: Callable[[Any, Num[np.ndarray, "n ..."]], Float[np.ndarray, "n classes"]]
+    probabilities: Callable[[Any, Num[Array | np.ndarray, "n ..."]], Float[np.ndarray, "n classes"]]
+    predict: Callable[[Any, Num[np.ndarray, "n ..."]], Float[np.ndarray, "n classes"]]
     evaluate: Callable[[Float[np.ndarray, "n classes"], np.ndarray], tuple[float, float]]
     described: dict[str, Any]
     targets: int = 1
@@ -87,7 +102,9 @@ def classifier(
         )
     made = {key: _ACTIVATIONS[value] if key == "activation" else value for key, value in architecture.items()}
     network: Any = MODELS[name](num_classes=task.outputs, **made)
-    example = jax.ShapeDtypeStruct(input_shape, input_dtype)
+    of_one, example = getattr(network, "prepare", None), jax.ShapeDtypeStruct(input_shape, input_dtype)
+    if of_one is not None:
+        example = jax.eval_shape(of_one, example)
     validate(network, example, train=False).check()
 
     @jax.jit
@@ -108,14 +125,8 @@ def classifier(
     def batch_probabilities(params: Params, inputs: Any) -> Float[Array, "n classes"]:
         return jax.vmap(lambda input: task.probabilities(logits(params, input)))(inputs)
 
-    def probabilities(params: Params, inputs: Num[np.ndarray, "n ..."]) -> Float[np.ndarray, "n classes"]:
-        rows = min(_EVALUATION_BATCH, len(inputs))
-        parts = []
-        for start in range(0, len(inputs), rows):
-            part = inputs[start : start + rows]
-            padding: Any = [(0, rows - len(part)), *[(0, 0)] * (inputs.ndim - 1)]
-            parts.append(np.asarray(batch_probabilities(params, np.pad(part, padding)))[: len(part)])
-        return np.concatenate(parts)
+    def batch_predictions(params: Params, inputs: Any) -> Float[Array, "n classes"]:
+        return batch_probabilities(params, _prepared(of_one, inputs))
 
     params = jax.eval_shape(init, jax.random.key(0))
     given = jax.eval_shape(logits, params, example).shape
@@ -124,10 +135,12 @@ def classifier(
             f"--model={name} gives outputs of shape {given}, and {task} needs ({task.outputs},): make as many as num_classes says"
         )
     return Classifier(
+        partial(_prepared, of_one),
         init,
         logits,
         loss_with_dropout if _drops_units(network, params, example) else loss,
-        probabilities,
+        partial(_in_batches, batch_probabilities),
+        partial(_in_batches, batch_predictions),
         task.evaluate,
         {
             "model": name,
@@ -182,9 +195,45 @@ def models_for(kind: str | None) -> str:
     return ", ".join(sorted(name for name in MODELS if suits(name, kind)))
 
 
-def options_of(name: str) -> frozenset[str]:
-    """The names of the arguments that a model takes."""
-    return frozenset(inspect.signature(MODELS[name]).parameters)
+def options_of(name: str) -> dict[str, Any]:
+    """The arguments that a model takes, with their defaults."""
+    return {key: of.default for key, of in inspect.signature(MODELS[name]).parameters.items()}
+
+
+def _prepared(
+    of_one: Callable[..., Any] | None, inputs: Num[np.ndarray, "n ..."], progress: Progress = no_progress
+) -> Num[Array | np.ndarray, "n ..."]:
+    """What a function makes of each input, on the device; `progress` is as in `jaxdp.data`."""
+    if of_one is None:
+        return inputs
+    size, rows = len(inputs), min(_EVALUATION_BATCH, len(inputs))
+    one = jax.eval_shape(of_one, jax.ShapeDtypeStruct(inputs.shape[1:], inputs.dtype))
+    found = jnp.empty((size, *one.shape), one.dtype)
+    for start in progress(range(0, size, rows), "preparing inputs"):
+        at = min(start, size - rows)
+        found = _with_rows(of_one, found, inputs[at : at + rows], at)
+    return found
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=1)
+def _with_rows(of_one: Callable[..., Any], found: Array, inputs: Any, at: Any) -> Array:
+    """`found`, with what a function makes of each of these inputs from a row on."""
+    made = jax.lax.map(of_one, inputs, batch_size=_PREPARED_AT_ONCE)
+    return jax.lax.dynamic_update_slice_in_dim(found, made, at, axis=0)
+
+
+def _in_batches(
+    function: Callable[..., Any], params: Params, inputs: Num[Array | np.ndarray, "n ..."]
+) -> Float[np.ndarray, "n classes"]:
+    """A function of parameters and as many inputs as are evaluated at once, for all inputs, on the host."""
+    rows, parts = min(_EVALUATION_BATCH, len(inputs)), []
+    for start in range(0, len(inputs), rows):
+        part = inputs[start : start + rows]
+        if missing := rows - len(part):
+            padding: Any = [(0, missing), *[(0, 0)] * (inputs.ndim - 1)]
+            part = np.pad(part, padding)
+        parts.append(np.asarray(function(params, part))[: rows - missing])
+    return np.concatenate(parts)
 
 
 def _drops_units(network: nn.Module, params: Params, example: Example) -> bool:

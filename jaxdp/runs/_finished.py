@@ -117,7 +117,7 @@ def load_run(path: str | Path) -> FinishedRun:
         metrics=folder.metrics(),
         input_shape=shape,
         input_dtype=dtype,
-        _probabilities=model.probabilities,
+        _probabilities=model.predict,
         encoding=encoding,
         id_name=described.get("id"),
         target_names=target_names,

@@ -292,7 +292,7 @@ CONFIGS = {
     network(input_shape=3): "is not as a run writes it",
     network(task={"kind": "classes", "count": "x"}): "is not as a run writes it",
     network(task={"kind": "os", "count": 10}): "the task 'os' is none of classes, targets",
-    network(model="os"): "--model=os is not known: give one of cnn, dense, mlp, strided",
+    network(model="os"): "--model=os is not known: give one of cnn, dense, mlp, scattering, strided",
     network(model="dense"): "--model=dense takes features",
     network(architecture={"activation": "tanh", "x": 1}): "TypeError",
     network(architecture={"activation": "os"}): "KeyError: 'os'",

@@ -14,7 +14,7 @@ from jaxdp.commands._effects import check_effects
 from jaxdp.commands._sampling import cut_nearly_always
 from jaxdp.commands.pate import AnalyzeOptions, LabelOptions, PateOptions
 from jaxdp.commands.train import TrainOptions
-from jaxdp.commands.train._recipe import resolve_plan
+from jaxdp.commands.train._plan import resolve_plan
 
 TABLE = ["train", "--dataset", "csv", "--features", "f.csv", "--targets", "t.csv", "--bounds", "0", "1"]
 LABEL = ["pate", "label", "p.csv", "--num-classes", "2", "--records", "9", "--output", "x"]
@@ -58,13 +58,15 @@ WITHOUT_EFFECT: list[tuple[type, list[str], dict[str, str]]] = [
             "missing": "middle",
             "folds": "3",
             "fold": "1",
-            "hidden": "64",
             "precision": "bf16",
             "truncated-batch-size": "64",
         },
     ),
     (TrainOptions, TABLE, {"data-dir": "/tmp"}),
     (TrainOptions, [*TABLE, "--hidden"], {"activation": "relu"}),
+    (TrainOptions, ["train", "--hidden"], {"activation": "relu"}),
+    (TrainOptions, ["train"], {"activation": "relu"}),
+    (TrainOptions, ["train", "--model", "cnn"], {"hidden": "64", "scales": "3"}),
     (TrainOptions, ["train", "--opt", "adam"], {"momentum": "0.9"}),
     *(
         (kind, [*command, "--aggregator", aggregator], {name: OF_VOTES[name] for name in names})
@@ -99,6 +101,8 @@ def test_every_option_of_every_table_is_tried() -> None:
 
 def test_what_has_an_effect_is_taken() -> None:
     cli._parse([*TABLE, "--hidden", "8", "--activation", "relu", "--precision", "bf16", "--momentum", "0.9"])
+    cli._parse(["train", "--hidden", "8", "--activation", "relu", "--scales", "1"])
+    cli._parse(["train", "--model", "mlp", "--hidden", "8"])
     cli._parse(["train", "--sampling", "truncated_poisson", "--truncated-batch-size", "300", "--accountant", "pld"])
     cli._parse(["pate", "--aggregator", "laplace", "--gamma", "0.1"])
     cli._parse([*EPSILON, "--steps", "9"])

@@ -120,11 +120,11 @@ def test_a_program_that_has_not_plugged_the_model_in_is_told_so_and_imports_noth
     [
         (
             ("--dataset", "blobs"),
-            "--model=cnn takes images, and an input of these data has shape (2,): give blobs-net, dense",
+            "--model=scattering takes images, and an input of these data has shape (2,): give blobs-net, dense",
         ),
         (("--model", "blobs-net", "--activation", "relu"), "has no effect with --model blobs-net, which takes none"),
         (
-            ("--dataset", "blobs", "--model", "dense", "--hidden", "3"),
+            ("--dataset", "blobs", "--model", "dense", "--precision", "bf16"),
             "no effect on --dataset blobs, which is no table",
         ),
         (
@@ -228,7 +228,7 @@ def test_a_task_of_ones_own_is_learned(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(data.TASKS, "angles", Angles)
     monkeypatch.setitem(data.DATASETS, "angles", lambda: data.Labelled(name="angles", task=Angles(), **parts))
     options = TrainOptions(
-        dataset="angles", model="blobs-net", dp=False, epochs=20, batch_size=50, lr=0.2, output=tmp_path / "run"
+        dataset="angles", model="blobs-net", dp=False, epochs=20, batch_size=50, lr=0.2, seed=0, output=tmp_path / "run"
     )
     run = train(options)
     assert run.metrics[-1]["test_loss"] < 0.5 * run.metrics[0]["test_loss"]

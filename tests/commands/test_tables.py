@@ -219,7 +219,7 @@ def test_what_a_table_needs_is_asked_for(
             ("--model", "dense"),
             "--model=dense takes features, and an input of these data has shape (28, 28, 1): give cnn",
         ),
-        (("--model", "cnm"), "--model=cnm is not known: give one of cnn, dense, mlp, strided"),
+        (("--model", "cnm"), "--model=cnm is not known: give one of cnn, dense, mlp, scattering, strided"),
         (("--patience", "2"), "give --holdout"),
         (("--ema", "1"), "--ema=1.0"),
         (("--warmup", "-1"), "--warmup=-1"),

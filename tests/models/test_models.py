@@ -29,6 +29,8 @@ def test_the_models_take_other_shapes_of_images() -> None:
     for name in sorted(MODELS.keys() - {"dense"}):
         model = MODELS[name](num_classes=7)
         image = jnp.zeros((32, 40, 3), jnp.uint8)
+        if hasattr(model, "prepare"):
+            image = jax.jit(model.prepare)(image)
         init, apply = (jax.jit(functools.partial(call, train=False)) for call in (model.init, model.apply))
         params = init(jax.random.key(0), image)
         assert apply(params, image).shape == (7,)

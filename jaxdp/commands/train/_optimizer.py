@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from ..._types import Params
-from ._options import TrainOptions
+from ._plan import Plan
 
 
 class AverageState(NamedTuple):
@@ -18,17 +18,11 @@ class AverageState(NamedTuple):
     updates: jax.Array
 
 
-def optimizer(options: TrainOptions, lr: float, steps: int) -> optax.GradientTransformation:
-    """Sgd with momentum, or adam, under the schedule and with the average that the options ask for.
-
-    Args:
-        options: of the run.
-        lr: the largest learning rate.
-        steps: of the run, at whose end a schedule ends.
-    """
-    rate = _schedule(options, lr, steps)
-    made = optax.adam(rate) if options.optimizer == "adam" else optax.sgd(rate, momentum=options.momentum or None)
-    return _averaged(made, options.ema) if options.ema else made
+def optimizer(plan: Plan) -> optax.GradientTransformation:
+    """Sgd with momentum, or adam, under the schedule and with the average that a plan has."""
+    rate = _schedule(plan)
+    made = optax.adam(rate) if plan.optimizer == "adam" else optax.sgd(rate, momentum=plan.momentum or None)
+    return _averaged(made, plan.ema) if plan.ema else made
 
 
 def params_of(state: Any) -> Any:
@@ -37,17 +31,19 @@ def params_of(state: Any) -> Any:
     return state.params if average is None else average
 
 
-def _schedule(options: TrainOptions, lr: float, steps: int) -> Any:
-    if options.schedule == "constant" and not options.warmup:
+def _schedule(plan: Plan) -> Any:
+    """The learning rate over the plan's steps."""
+    lr, warmup = plan.lr, plan.warmup
+    if plan.schedule == "constant" and not warmup:
         return lr
-    after = max(1, steps - options.warmup)
+    after = max(1, plan.steps - warmup)
     ways = {
         "constant": optax.constant_schedule(lr),
         "cosine": optax.cosine_decay_schedule(lr, after),
         "linear": optax.linear_schedule(lr, 0.0, after),
     }
-    warm = optax.linear_schedule(lr / (options.warmup + 1), lr, options.warmup) if options.warmup else None
-    return optax.join_schedules([warm, ways[options.schedule]], [options.warmup]) if warm else ways[options.schedule]
+    warm = optax.linear_schedule(lr / (warmup + 1), lr, warmup) if warmup else None
+    return optax.join_schedules([warm, ways[plan.schedule]], [warmup]) if warm else ways[plan.schedule]
 
 
 def _averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformationExtraArgs:

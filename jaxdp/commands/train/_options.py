@@ -13,6 +13,7 @@ from ...models import MODELS, check_model, models_for, options_of, suits
 from .._effects import CUTTING, Effect, check_effects
 from .._options import check_given, check_holdout, check_seed
 from .._sampling import SamplingName
+from ._recipe import RECIPES, Recipe, recipe_for, recipe_named
 
 _OF_PRIVACY = (
     *("clip_norm", "noise_multiplier", "target_epsilon", "delta", "sampling", "truncated_batch_size", "adjacency"),
@@ -20,7 +21,12 @@ _OF_PRIVACY = (
 )
 _OF_TABLES = (
     *("features", "targets", "columns", "categories", "bounds", "bounds_file", "bounds_noise", "missing"),
-    *("folds", "fold", "hidden", "precision"),
+    *("folds", "fold", "precision"),
+)
+_OF_MODELS = ("activation", "hidden", "scales")
+_ABOUT_RECIPES = (
+    "a preset for all that is not given beside it; by default the first of these that has the model: "
+    + "; ".join(f"{name}, {recipe.about}" for name, recipe in RECIPES.items())
 )
 _EFFECTS = (
     Effect(
@@ -40,16 +46,19 @@ _EFFECTS = (
         lambda run: not run.is_table,
         lambda _: "with --dataset csv, whose files --features and --targets name",
     ),
-    Effect(
-        ("activation",),
-        lambda run: not run.is_table or bool(run.hidden),
-        lambda _: "without hidden layers, between which it would be",
-        ", or give their widths by --hidden",
+    *(
+        Effect(
+            (name,),
+            lambda run, name=name: run.architecture not in MODELS or name in options_of(run.architecture),
+            lambda run: f"with --model {run.architecture}, which takes none",
+        )
+        for name in _OF_MODELS
     ),
     Effect(
         ("activation",),
-        lambda run: run.architecture not in MODELS or "activation" in options_of(run.architecture),
-        lambda run: f"with --model {run.architecture}, which takes none",
+        lambda run: run.architecture not in MODELS or _has_layers(run),
+        lambda _: "without hidden layers, between which it would be",
+        ", or give their widths by --hidden",
     ),
     Effect(
         ("momentum",),
@@ -59,6 +68,11 @@ _EFFECTS = (
     ),
     CUTTING,
 )
+
+
+def _has_layers(run: "TrainOptions") -> bool:
+    """Whether the model has hidden layers, or others between which an activation is."""
+    return bool(options_of(run.architecture).get("hidden", True) if run.hidden is None else run.hidden)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +106,16 @@ class TrainOptions:
     """with --dataset csv: train this many models, each evaluated on the part of the records that it hasn't seen"""
     fold: int | None = None
     """with --folds: train this one alone, counted from 1"""
+    recipe: Annotated[str | None, tyro.conf.arg(help=_ABOUT_RECIPES)] = None
     model: str | None = None
-    """cnn, the tutorials' CNN (26,010 parameters on MNIST), mlp, their MLP 784-256-64-10 with dropout 0.2, strided, a CNN without
-    pooling, or for csv dense, a dense network with layer and weight normalisation and dropout 0.2; by default cnn, and dense for
-    csv. From Python also one of your own, in jaxdp.models.MODELS"""
-    hidden: tuple[int, ...] = (2048, 1048)
-    """widths of dense's hidden layers; none for logistic regression"""
+    """scattering, a linear model on wavelet scattering features, cnn, the tutorials' CNN (26,010 parameters on MNIST), mlp, their
+    MLP 784-256-64-10 with dropout 0.2, strided, a CNN without pooling, or for csv dense, a dense network with layer and weight
+    normalisation and dropout 0.2; by default scattering, and dense for csv. From Python also one of your own, in
+    jaxdp.models.MODELS"""
+    hidden: tuple[int, ...] | None = None
+    """widths of hidden layers, of scattering (none by default) and of dense (2048 1048 by default)"""
+    scales: int = 2
+    """of scattering: features are averages over 2^scales pixels"""
     precision: Literal["float32", "bf16"] = "float32"
     """in which dense computes; parameters, clipping and noise are float32 always"""
     activation: Literal["tanh", "relu"] = "tanh"
@@ -106,14 +124,16 @@ class TrainOptions:
     """what takes the noisy mean gradient"""
     lr: float | None = None
     """learning rate; by default that of the recipe"""
-    momentum: float = 0.0
-    """decay of sgd's momentum, such as 0.9; none by default, as in the tutorials"""
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
-    """how the learning rate goes on after --warmup: constant, or falling to 0 by the end of the run"""
-    warmup: int = 0
-    """steps over which the learning rate rises to --lr"""
-    ema: float = 0.0
-    """decay of a moving average of the parameters, such as 0.999, which is what is evaluated and predicts then; 0 for none"""
+    momentum: float | None = None
+    """decay of sgd's momentum, such as 0.9, or 0 for none; by default that of the recipe"""
+    schedule: Literal["constant", "cosine", "linear"] | None = None
+    """how the learning rate goes on after --warmup: constant, or falling to 0 by the end of the run; by default as the recipe
+    has it"""
+    warmup: int | None = None
+    """steps over which the learning rate rises to --lr; by default that of the recipe"""
+    ema: float | None = None
+    """decay of a moving average of the parameters, such as 0.999, which is what is evaluated and predicts then; 0 for none, by
+    default that of the recipe"""
     patience: int | None = None
     """stop after this many epochs without a better loss on --holdout or the fold; costs no privacy of the training examples"""
     epochs: int | None = None
@@ -161,7 +181,14 @@ class TrainOptions:
     @property
     def architecture(self) -> str:
         """The model, named or not."""
-        return self.model or ("dense" if self.is_table else "cnn")
+        if self.model is not None or self.recipe is None:
+            return self.model or ("dense" if self.is_table else "scattering")
+        return recipe_named(self.recipe).model
+
+    @property
+    def recipe_in_use(self) -> Recipe:
+        """The recipe, named or not."""
+        return recipe_for(self.architecture, dp=self.dp) if self.recipe is None else recipe_named(self.recipe)
 
     @property
     def is_table(self) -> bool:
@@ -186,15 +213,20 @@ class TrainOptions:
             "microbatch_size": "give the examples to process at once",
             "patience": "give the epochs to wait for a better loss",
             "folds": "give the number of parts, such as 5",
+            "scales": "give the octaves of scattering, such as 2",
         }
         check_given(self, _checks.count, counts)
         for name in ("momentum", "ema"):
-            if not 0 <= _checks.real(f"--{name}", getattr(self, name), "give a decay such as 0.9") < 1:
+            if (
+                getattr(self, name) is not None
+                and not 0 <= _checks.real(f"--{name}", getattr(self, name), "give a decay such as 0.9") < 1
+            ):
                 raise UsageError(
                     f"--{name}={getattr(self, name)} must lie between 0 and 1 (1 excluded): 0.9 is usual, 0 for none"
                 )
-        _checks.whole("--warmup", self.warmup, "give the steps over which the learning rate rises")
-        if any(width < 1 for width in self.hidden):
+        if self.warmup is not None:
+            _checks.whole("--warmup", self.warmup, "give the steps over which the learning rate rises")
+        if any(width < 1 for width in self.hidden or ()):
             raise UsageError(f"--hidden={self.hidden} must be widths of layers, 1 or more each: such as 2048 1048")
         if self.patience is not None and not self.holdout and not self.is_table:
             raise UsageError(

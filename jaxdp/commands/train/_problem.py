@@ -9,6 +9,7 @@ from ...accounting import Ledger
 from ...data import Labelled, fingerprint
 from ...models import Classifier, classifier, options_of
 from ._options import TrainOptions
+from ._recipe import check_shape
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,10 @@ def problem_of(
         spent: what preparing the data has cost; by default nothing.
 
     Raises:
-        UsageError: for a model that doesn't take such data, or can't be trained on single examples.
+        UsageError: for a model that doesn't take such data, or can't be trained on single examples, and a recipe for others.
     """
     inputs, _ = data.train
+    check_shape(options, inputs.shape[1:])
     return Problem(
         name=data.name,
         train=data.train,
@@ -75,10 +77,9 @@ def problem_of(
 
 def _taken(options: TrainOptions) -> dict[str, Any]:
     """Those of the options that are the model's own, as far as it takes them."""
-    given: dict[str, Any] = {"activation": options.activation}
+    given = {"activation": options.activation, "scales": options.scales}
+    if options.hidden is not None:
+        given["hidden"] = tuple(options.hidden)
     if options.is_table:
-        given |= {
-            "hidden": tuple(options.hidden),
-            "dtype": "bfloat16" if options.precision == "bf16" else "float32",
-        }
+        given["dtype"] = "bfloat16" if options.precision == "bf16" else "float32"
     return {name: value for name, value in given.items() if name in options_of(options.architecture)}

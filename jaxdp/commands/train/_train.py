@@ -34,8 +34,9 @@ from .._sampling import cut_nearly_always
 from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
+from ._plan import Plan, resolve_plan
 from ._problem import Problem, problem_of
-from ._recipe import Plan, resolve_plan
+from ._recipe import overruled
 from ._report import status_line, summary_table
 from ._tables import table_problem
 
@@ -134,6 +135,10 @@ class _Job:
             self._publish()
 
     def _tell_of_the_plan(self) -> None:
+        if lines := overruled(self.options):
+            self.console.print(
+                f"recipe {self.options.recipe}, with {', '.join(lines)}", highlight=False, soft_wrap=True
+            )
         if self.plan.steps < self.plan.asked:
             line = (
                 f"stopping after {self.plan.steps} of {self.plan.asked} steps, before --target-epsilon "
@@ -163,7 +168,7 @@ class _Job:
         return start
 
     def _step(self) -> Any:
-        model, optimize = self.problem.model, optimizer(self.options, self.plan.lr, self.plan.steps)
+        model, optimize = self.problem.model, optimizer(self.plan)
         if self.plan.run is None:
             return PlainStep(
                 model.loss, optimize, batch_size=self.plan.batch_size, steps_per_epoch=self.plan.steps_per_epoch
@@ -174,7 +179,9 @@ class _Job:
         step, model = self._step(), self.problem.model
         start = self._begun(step, checkpoints)
         state = start.state
-        on_device = jax.device_put(self.problem.train)
+        (inputs, labels), (test_inputs, test_labels) = self.problem.train, self.problem.test
+        on_device = jax.device_put((self._prepared(inputs), labels))
+        test_inputs = self._prepared(test_inputs)
         with progress_display(self.console, self.plan.steps, start.state.step) as display:
             loop = Loop(
                 step=step,
@@ -187,15 +194,18 @@ class _Job:
             epochs = () if self._has_stopped() else loop.epochs(start.state, Totals(**start.totals))
             for epoch, state, totals in epochs:
                 record = self._record(loop, epoch, state.step, totals)
-                inputs, labels = self.problem.test
-                predicted = model.probabilities(params_of(state), inputs)
-                record["test_loss"], record["test_accuracy"] = model.evaluate(predicted, labels)
+                predicted = model.probabilities(params_of(state), test_inputs)
+                record["test_loss"], record["test_accuracy"] = model.evaluate(predicted, test_labels)
                 self.folder.add_metrics(record)
                 checkpoints.save(_checkpoint(state, Totals()))
                 display.end_of_epoch(status_line(record, self.plan.epochs))
                 if self._has_stopped():
                     break
         return loop, state
+
+    def _prepared(self, inputs: np.ndarray) -> Any:
+        """Inputs as the model takes them."""
+        return jax.block_until_ready(self.problem.model.prepare(inputs, progress=rows_shown))
 
     def _has_stopped(self) -> bool:
         """Whether the loss on examples held back has been no better for --patience epochs."""
@@ -296,6 +306,10 @@ class _Job:
         notes = ["The keys of this run, and the checkpoints that held them, were erased when it finished."]
         if self.options.seed is not None:
             notes = [_options.seeded("This run")]
+        if self.plan.budget is not None:
+            notes.append(
+                _chosen_for(self.plan.budget, self.plan.accountant, with_ledger=bool(self.spent_before.entries))
+            )
         if not self.problem.public_test:
             notes.append(_HELD_BACK)
         if self.options.patience is not None:
@@ -347,6 +361,15 @@ def _problem(options: TrainOptions, spent_before: Ledger) -> Problem:
         return table_problem(options, spent_before)
     data = datasets.load_labelled(options.dataset, options.data_dir, progress=rows_shown)
     return problem_of(datasets.hold_back(data, options.holdout), options)
+
+
+def _chosen_for(budget: float, accountant: str | None, *, with_ledger: bool) -> str:
+    """The sentence of a statement that says what the noise is for."""
+    together = ", together with what the ledger held before" if with_ledger else ""
+    return (
+        f"The noise multiplier is the least with which the {str(accountant).upper()} accountant finds no more than "
+        f"ε = {budget:g}{together}."
+    )
 
 
 def _early_stopping(patience: int, made: int, asked: int) -> str:
