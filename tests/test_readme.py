@@ -55,14 +55,15 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         cli.main(smaller([there(word) for word in arguments]))
     assert len(Path("labels.csv").read_text().splitlines()) == 4
     assert len(Path("submission.csv").read_text().splitlines()) == 1001
-    assert len(list(Path("runs").glob("mnist-cnn-*"))) == 8
+    assert len(list(Path("runs").glob("mnist-scattering-*"))) == 8
+    assert len(list(Path("runs").glob("mnist-cnn-*"))) == 2
     assert len(list(Path("runs").glob("mnist-pate-*"))) == 3
 
 
 def there(word: str) -> str:
     """A word of a command, with what it stands for: the first run of its kind, the data set that the tests have."""
-    if kind := re.fullmatch(r"runs/(FIRST|mnist-cnn-TIME|mnist-pate-TIME)(.*)", word):
-        name = {"FIRST": "mnist-cnn"}.get(kind[1], kind[1].removesuffix("-TIME"))
+    if kind := re.fullmatch(r"runs/(FIRST|mnist-scattering-TIME|mnist-pate-TIME)(.*)", word):
+        name = {"FIRST": "mnist-scattering"}.get(kind[1], kind[1].removesuffix("-TIME"))
         return str(min(Path("runs").glob(f"{name}-*"))) + kind[2]
     return {"fashion_mnist": "mnist", "~/tensorflow_datasets": str(FIXTURES)}.get(word, word)
 

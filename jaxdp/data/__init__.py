@@ -27,5 +27,5 @@ from ._table import (
     refuse_constant as refuse_constant,
 )
 from ._tasks import TASKS as TASKS, Classes as Classes, Targets as Targets, Task as Task
-from ._tfds import Progress as Progress, load_tfds as load_tfds, no_progress as no_progress
+from ._tfds import load_tfds as load_tfds
 from ._users import group_by_user as group_by_user, loss_of_user as loss_of_user

@@ -15,7 +15,8 @@ from jaxtyping import Array, Float, Key, Num
 
 from .._errors import UsageError
 from .._types import Example, Params
-from ..data import TASKS, Progress, Task, no_progress
+from ..data import TASKS, Task
+from ..data._tfds import Progress, no_progress
 from ..dpsgd import validate
 from ._cnn import CNN
 from ._dense import Dense
