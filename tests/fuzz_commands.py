@@ -355,7 +355,7 @@ def _check_plan(job: Any) -> None:
     plan = job.plan
     assert (plan.run is None) == (not options.dp)
     assert 1 <= plan.steps <= plan.asked
-    assert options.warmup < plan.steps
+    assert plan.warmup < plan.steps
     if plan.run is None:
         assert options.target_epsilon is None
         return
