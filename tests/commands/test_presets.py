@@ -1,6 +1,7 @@
 """Recipes by name: what they fill in, what wins over them, and where they don't fit."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import refused
@@ -35,6 +36,20 @@ def test_help_lists_them_and_what_is_typed_wins(capsys: pytest.CaptureFixture[st
     assert overruled(options) == ["--model mlp in place of cnn", "--lr 0.5 in place of 0.25"]
     plan = resolve_plan(options, 60_000, Ledger())
     assert (plan.lr, plan.budget, plan.batch_size) == (0.5, 2.0, 250)
+
+
+def test_a_recipe_without_privacy_does_not_make_a_run_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = [name for name, recipe in RECIPES.items() if not recipe.dp]
+    for name in plain:
+        assert f"--recipe={name} is without privacy" in refused(["train", "--recipe", name], capsys)
+        TrainOptions(recipe=name, dp=False, **_table(RECIPES[name].model)).check()
+
+
+def _table(model: str) -> dict[str, Any]:
+    """The options without which a model of tables has nothing to train on."""
+    if model != "dense":
+        return {}
+    return {"dataset": "csv", "features": Path("f.csv"), "targets": Path("t.csv"), "bounds": (0.0, 1.0)}
 
 
 def test_an_unknown_recipe_and_one_of_other_data_are_refused(

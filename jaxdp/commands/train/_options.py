@@ -237,6 +237,10 @@ class TrainOptions:
         check_model(self.architecture)
         if self.is_table:
             self._check_table()
+        if self.dp and not self.recipe_in_use.dp:
+            raise UsageError(
+                f"--recipe={self.recipe} is without privacy, and --dp is the default: give --no-dp beside it, or another recipe"
+            )
         if self.dp:
             self._check_privacy()
 
