@@ -148,9 +148,8 @@ def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float
     cost = lambda sigma, by=budget: by._cost(by._with(event_of(sigma)))
     sooner = budget._sooner(lambda bound: (least_noise(bound, event_of), bound))
     if sooner and sooner[1].accountant == "pld" and cost(*sooner) <= budget.epsilon / 2:
-        return sooner[
-            0
-        ]  # where the coarse search ended isn't ε but what can be accounted, and that is the same in finer steps
+        # Where the coarse search ended isn't ε but what can be accounted, and that is the same in finer steps.
+        return sooner[0]
     low = high = 1.0 if sooner is None else sooner[0]
     power = 1.0 if sooner is None else _power(lambda sigma: cost(sigma, sooner[1]), sooner[0])
     factor = 1.0001

@@ -66,9 +66,9 @@ def scattering(
     scales = _checks.count("scales", scales, "give the number of octaves, such as 2")
     _check_images(images, ("height", "width"))
     shape = images.shape[-2:]
-    if min(shape) < 2**scales:
+    if min(shape) >> scales == 0:
         raise UsageError(
-            f"scales={scales} averages over {2**scales} pixels, and images have {shape[0]} x {shape[1]}: give fewer scales"
+            f"scales={scales} averages over 2^{scales} pixels, and images have {shape[0]} x {shape[1]}: give fewer scales"
         )
     padded = [_padded(size, scales) for size in shape]
     banks = [np.swapaxes(bank, -1, -2) for bank in _wavelets(padded[0], padded[1], scales)]

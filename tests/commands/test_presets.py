@@ -65,4 +65,6 @@ def test_an_unknown_recipe_and_one_of_other_data_are_refused(
     monkeypatch.setitem(data.DATASETS, "small", lambda: small._replace(name="small"))
     said = refused(["train", "--dataset", "small", "--recipe", "scattering"], capsys)
     assert "--recipe=scattering was chosen on inputs of shape (28, 28, 1), and one of small has (3, 3, 1)" in said
-    assert "scales=2 averages over 4 pixels, and images have 3 x 3" in refused(["train", "--dataset", "small"], capsys)
+    assert "scales=2 averages over 2^2 pixels, and images have 3 x 3" in refused(
+        ["train", "--dataset", "small"], capsys
+    )

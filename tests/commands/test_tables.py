@@ -69,9 +69,10 @@ def test_what_is_evaluated_and_predicts_is_the_average(tables: Path, tmp_path: P
     import optax
 
     from jaxdp.commands.train._optimizer import optimizer
+    from jaxdp.commands.train._plan import resolve_plan
 
-    chosen = TrainOptions(dataset="csv", ema=0.5, lr=0.1)
-    params, made = {"w": np.float32(1.0)}, optimizer(chosen, 0.1, 10)
+    chosen = TrainOptions(dataset="csv", ema=0.5, lr=0.1, dp=False)
+    params, made = {"w": np.float32(1.0)}, optimizer(resolve_plan(chosen, 1000, Ledger()))
     state = made.init(params)
     average, value = 1.0, 1.0
     for n in range(5):

@@ -71,7 +71,11 @@ def test_floats_from_0_to_1_have_the_features_of_their_pixels() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "scales", "said"),
-    [((28, 3), 2, r"scales=2 averages over 4 pixels, and images have 28 x 3: give fewer"), ((8, 8), 0, "scales=0")],
+    [
+        ((28, 3), 2, r"scales=2 averages over 2\^2 pixels, and images have 28 x 3: give fewer"),
+        ((8, 8), 10**9, r"averages over 2\^1000000000 pixels"),
+        ((8, 8), 0, "scales=0"),
+    ],
 )
 def test_images_too_small_are_refused(shape: tuple[int, int], scales: int, said: str) -> None:
     with pytest.raises(jaxdp.UsageError, match=said):

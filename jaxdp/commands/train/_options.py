@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
@@ -68,6 +68,11 @@ _EFFECTS = (
     ),
     CUTTING,
 )
+
+
+def _check_decay(name: str, value: Any, fix: str) -> None:
+    if not 0 <= _checks.real(name, value, fix) < 1:
+        raise UsageError(f"{name}={value} must lie between 0 and 1 (1 excluded): {fix}")
 
 
 def _has_layers(run: "TrainOptions") -> bool:
@@ -216,16 +221,8 @@ class TrainOptions:
             "scales": "give the octaves of scattering, such as 2",
         }
         check_given(self, _checks.count, counts)
-        for name in ("momentum", "ema"):
-            if (
-                getattr(self, name) is not None
-                and not 0 <= _checks.real(f"--{name}", getattr(self, name), "give a decay such as 0.9") < 1
-            ):
-                raise UsageError(
-                    f"--{name}={getattr(self, name)} must lie between 0 and 1 (1 excluded): 0.9 is usual, 0 for none"
-                )
-        if self.warmup is not None:
-            _checks.whole("--warmup", self.warmup, "give the steps over which the learning rate rises")
+        check_given(self, _check_decay, dict.fromkeys(("momentum", "ema"), "0.9 is usual, 0 for none"))
+        check_given(self, _checks.whole, {"warmup": "give the steps over which the learning rate rises"})
         if any(width < 1 for width in self.hidden or ()):
             raise UsageError(f"--hidden={self.hidden} must be widths of layers, 1 or more each: such as 2048 1048")
         if self.patience is not None and not self.holdout and not self.is_table:

@@ -10,7 +10,6 @@ from ...dpsgd._run import DPSGD
 from ...sampling import Poisson, cuts, kind_of
 from .._sampling import adjacency_of
 from ._options import TrainOptions
-from ._recipe import OF_RECIPES
 
 DEFAULT_TARGET_EPSILON = 1.0
 Value = TypeVar("Value")
@@ -96,8 +95,7 @@ def resolve_plan(options: TrainOptions, num_examples: int, spent_before: account
 
 def _filled(options: TrainOptions) -> TrainOptions:
     """The options, with the recipe's values where they leave one open; noise or budget, if one of them is given, are as given."""
-    recipe = options.recipe_in_use
-    own = {"lr": recipe.lr(options.optimizer)} | {name: getattr(recipe, name) for name in OF_RECIPES}
+    own = options.recipe_in_use.options(options.optimizer)
     if options.noise_multiplier is not None or options.target_epsilon is not None:
         own |= {"noise_multiplier": None, "target_epsilon": None}
     return replace(options, **{name: value for name, value in own.items() if getattr(options, name) is None})

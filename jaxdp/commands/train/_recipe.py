@@ -4,13 +4,13 @@ Those of private runs on MNIST were chosen on 10,000 of its training examples, h
 never on the test set. What choosing them cost is accounted nowhere.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..._errors import UsageError
 from .._options import flag
 
-OF_RECIPES = (  # options that a recipe fills in, beside the model and its learning rate
+_FILLED_IN = (  # beside the model and its learning rate
     *("epochs", "batch_size", "momentum", "schedule", "warmup", "ema"),
     *("clip_norm", "noise_multiplier", "target_epsilon", "accountant"),
 )
@@ -45,11 +45,21 @@ class Recipe:
     target_epsilon: float | None = None
     accountant: str | None = None
 
-    def lr(self, optimizer: str) -> float:
-        """The learning rate of an optimizer."""
-        return self.sgd_lr if optimizer == "sgd" else self.adam_lr
+    def options(self, optimizer: str) -> dict[str, Any]:
+        """The options that it fills in, by name, for an optimizer."""
+        lr = self.sgd_lr if optimizer == "sgd" else self.adam_lr
+        return {"lr": lr} | {name: getattr(self, name) for name in _FILLED_IN}
 
 
+_CNN = Recipe(
+    about="the tutorials' CNN",
+    model="cnn",
+    input_shape=_MNIST,
+    sgd_lr=1.0,
+    adam_lr=0.005,
+    clip_norm=1.0,
+)
+_PLAIN_CNN = Recipe(about="the same without privacy", model="cnn", dp=False, sgd_lr=0.3, epochs=5, batch_size=128)
 RECIPES = {
     "scattering": Recipe(
         about="the best that two minutes on two cores allow: a linear model on scattering features",
@@ -61,22 +71,8 @@ RECIPES = {
         batch_size=4096,
         clip_norm=0.1,
     ),
-    "cnn": Recipe(
-        about="the tutorials' CNN",
-        model="cnn",
-        input_shape=_MNIST,
-        sgd_lr=1.0,
-        adam_lr=0.005,
-        clip_norm=1.0,
-    ),
-    "mlp": Recipe(
-        about="the tutorials' MLP",
-        model="mlp",
-        input_shape=_MNIST,
-        sgd_lr=1.0,
-        adam_lr=0.005,
-        clip_norm=1.0,
-    ),
+    "cnn": _CNN,
+    "mlp": replace(_CNN, about="the tutorials' MLP", model="mlp"),
     "tutorial": Recipe(
         about="TF Privacy's walk-through: batches of 250, noise multiplier 1.3, 15 epochs",
         model="cnn",
@@ -88,17 +84,10 @@ RECIPES = {
         noise_multiplier=1.3,
     ),
     "dense": Recipe(about="a dense network for tables", model="dense", clip_norm=1.0),
-    "scattering-plain": Recipe(
-        about="the same without privacy",
-        model="scattering",
-        dp=False,
-        sgd_lr=0.1,
-        epochs=10,
-        batch_size=128,
-    ),
-    "cnn-plain": Recipe(about="the same without privacy", model="cnn", dp=False, sgd_lr=0.3, epochs=5, batch_size=128),
-    "mlp-plain": Recipe(about="the same without privacy", model="mlp", dp=False, sgd_lr=0.3, epochs=10, batch_size=128),
-    "dense-plain": Recipe(about="the same without privacy", model="dense", dp=False, sgd_lr=0.05, batch_size=128),
+    "scattering-plain": replace(_PLAIN_CNN, model="scattering", sgd_lr=0.1, epochs=10),
+    "cnn-plain": _PLAIN_CNN,
+    "mlp-plain": replace(_PLAIN_CNN, model="mlp", epochs=10),
+    "dense-plain": replace(_PLAIN_CNN, model="dense", sgd_lr=0.05, epochs=12),
 }
 _OF_OTHERS = {  # of models that have none of their own, by privacy
     True: Recipe(about="usual values", model="", clip_norm=1.0),
@@ -127,8 +116,7 @@ def overruled(options: Any) -> list[str]:
     if options.recipe is None:
         return []
     recipe = options.recipe_in_use
-    own = {"dp": recipe.dp, "model": recipe.model, "lr": recipe.lr(options.optimizer)}
-    own |= {name: getattr(recipe, name) for name in OF_RECIPES}
+    own = {"dp": recipe.dp, "model": recipe.model} | recipe.options(options.optimizer)
     return [
         f"{flag(name)} {given} in place of {value}"
         for name, value in own.items()
