@@ -1,4 +1,4 @@
-"""Put the comparison's figures into README, from the files under benchmarks/results: no figure of its table is typed.
+"""Put the figures of comparison and records into README, from the files under benchmarks/results: none of their tables is typed.
 
 python benchmarks/readme.py
 """
@@ -6,12 +6,14 @@ python benchmarks/readme.py
 from pathlib import Path
 from typing import Any
 
+import records_report
 import throughput_report as report
 from cells import Cell
 from libraries import LIBRARIES, WORKLOADS, batch_size_of
+from records_rows import measured
 
 ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- throughput: written by benchmarks/readme.py -->", "<!-- end of throughput -->"
+RESULTS = ROOT / "benchmarks" / "results"
 KINDS = {"CPU": ("cpu",), "GPU": ("nvidia", "amd"), "TPU": ("tpu",)}  # how their folders' names begin
 PEERS = tuple(name for name in LIBRARIES if name != "jaxdp")
 
@@ -23,17 +25,26 @@ def main() -> None:
 
 
 def replaced(readme: str) -> str:
-    """README with the tables of all results in their place."""
-    before, rest = readme.split(BEGIN)
-    after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}"
+    """README with the tables of all results in their places."""
+    for name, made in (("records", records), ("throughput", throughput)):
+        begin, end = f"<!-- {name}: written by benchmarks/readme.py -->", f"<!-- end of {name} -->"
+        before, rest = readme.split(begin)
+        after = rest.split(end)[1]
+        readme = f"{before}{begin}\n\n{made()}\n\n{end}{after}"
+    return readme
 
 
-def tables() -> str:
+def records() -> str:
+    """Accuracies, of each device on which some were measured."""
+    found = map(measured, sorted(RESULTS.glob("*/records.json")))
+    return "\n\n".join(report.markdown(records_report.HEADINGS, records_report.rows(each)) for each in found)
+
+
+def throughput() -> str:
     """A table for each device that was measured, and the kinds of device that weren't."""
     parts = []
     for kind, beginnings in KINDS.items():
-        found = sorted((ROOT / "benchmarks" / "results").glob("*/throughput.json"))
+        found = sorted(RESULTS.glob("*/throughput.json"))
         own = [path for path in found if path.parent.name.startswith(beginnings)]
         parts += [_table(path) for path in own] or [f"{kind}: not measured."]
     return "\n\n".join(parts)

@@ -6,6 +6,7 @@ python benchmarks/throughput_report.py benchmarks/results/DEVICE/throughput.json
 import json
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def times_faster(cells: list[Cell], cell: Cell, program: str = "step") -> float:
     return cell.median(program) / ours.median(program) if ours else math.nan
 
 
-def markdown(headings: tuple[str, ...], rows: list[list[str]]) -> str:
+def markdown(headings: tuple[str, ...], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [headings, tuple("---" for _ in headings), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

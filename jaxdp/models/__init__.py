@@ -6,6 +6,7 @@ Each maps one image, uint8 or float [height, width, channels], or one record's f
 `classifier` makes of one what training and prediction need, for a task of `jaxdp.data`.
 """
 
+from ._augmented import augmented as augmented
 from ._classifier import (
     MODELS as MODELS,
     Classifier as Classifier,
@@ -14,6 +15,7 @@ from ._classifier import (
     classifier_of as classifier_of,
     models_for as models_for,
     options_of as options_of,
+    sees_pixels as sees_pixels,
     suits as suits,
 )
 from ._cnn import CNN as CNN

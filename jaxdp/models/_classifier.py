@@ -191,6 +191,11 @@ def suits(name: str, kind: str | None) -> bool:
     return _taken_by(name) in (None, kind)
 
 
+def sees_pixels(name: str) -> bool:
+    """Whether a model is trained on images themselves, not on what it prepares of them."""
+    return suits(name, "images") and not hasattr(MODELS[name], "prepare")
+
+
 def models_for(kind: str | None) -> str:
     """The names of the models that take inputs of a kind, for an error."""
     return ", ".join(sorted(name for name in MODELS if suits(name, kind)))

@@ -51,6 +51,7 @@ class Domain(enum.IntEnum):
     STUDENT = 2**31 - 24
     DISTORTED = 2**31 - 25
     ERASED = 2**31 - 26
+    AUGMENTED = 2**31 - 27
 
 
 def own_key(key: Key[Array, "*shape"], domain: Domain) -> Key[Array, "*shape"]:

@@ -24,7 +24,8 @@ def test_every_recipe_makes_a_plan_of_its_own_numbers(name: str) -> None:
     assert (plan.run is None) == (not recipe.dp)
     if plan.run is not None:
         assert plan.run.clip_norm == recipe.clip_norm
-        assert plan.budget == (None if recipe.noise_multiplier else 1.0)
+        assert plan.budget == (None if recipe.noise_multiplier else recipe.target_epsilon or 1.0)
+        assert plan.accountant == (recipe.accountant or "rdp")
 
 
 def test_help_lists_them_and_what_is_typed_wins(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import tyro
 from ... import _checks
 from ..._errors import UsageError
 from ...data._table import MOA_CATEGORIES
-from ...models import MODELS, check_model, models_for, options_of, suits
+from ...models import MODELS, check_model, models_for, options_of, sees_pixels, suits
 from .._effects import CUTTING, Effect, check_effects
 from .._options import check_given, check_holdout, check_seed
 from .._sampling import SamplingName
@@ -65,6 +65,11 @@ _EFFECTS = (
         lambda run: run.optimizer == "sgd",
         lambda run: f"with --optimizer {run.optimizer}, which has its own",
         ", or give --optimizer sgd",
+    ),
+    Effect(
+        ("augmentations",),
+        lambda run: run.architecture not in MODELS or sees_pixels(run.architecture),
+        lambda run: f"with --model {run.architecture}, which sees no pixels while it is trained",
     ),
     CUTTING,
 )
@@ -139,6 +144,9 @@ class TrainOptions:
     ema: float | None = None
     """decay of a moving average of the parameters, such as 0.999, which is what is evaluated and predicts then; 0 for none, by
     default that of the recipe"""
+    augmentations: int | None = None
+    """an example's loss is the mean over this many distortions of its image, drawn anew at each step, which costs no privacy;
+    0 for the image as it is, by default that of the recipe"""
     patience: int | None = None
     """stop after this many epochs without a better loss on --holdout or the fold; costs no privacy of the training examples"""
     epochs: int | None = None
@@ -222,7 +230,11 @@ class TrainOptions:
         }
         check_given(self, _checks.count, counts)
         check_given(self, _check_decay, dict.fromkeys(("momentum", "ema"), "0.9 is usual, 0 for none"))
-        check_given(self, _checks.whole, {"warmup": "give the steps over which the learning rate rises"})
+        wholes = {
+            "warmup": "give the steps over which the learning rate rises",
+            "augmentations": "give the distortions of an image, such as 4",
+        }
+        check_given(self, _checks.whole, wholes)
         if any(width < 1 for width in self.hidden or ()):
             raise UsageError(f"--hidden={self.hidden} must be widths of layers, 1 or more each: such as 2048 1048")
         if self.patience is not None and not self.holdout and not self.is_table:

@@ -29,6 +29,7 @@ class Plan:
     schedule: str
     warmup: int
     ema: float
+    augmentations: int
     epochs: int
     steps_per_epoch: int
     batch_size: int
@@ -82,6 +83,7 @@ def resolve_plan(options: TrainOptions, num_examples: int, spent_before: account
         schedule=_given(options.schedule),
         warmup=warmup,
         ema=_given(options.ema),
+        augmentations=_given(options.augmentations),
         epochs=made,
         steps_per_epoch=per_epoch,
         batch_size=batch_size,

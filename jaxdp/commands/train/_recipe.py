@@ -11,7 +11,7 @@ from ..._errors import UsageError
 from .._options import flag
 
 _FILLED_IN = (  # beside the model and its learning rate
-    *("epochs", "batch_size", "momentum", "schedule", "warmup", "ema"),
+    *("epochs", "batch_size", "momentum", "schedule", "warmup", "ema", "augmentations"),
     *("clip_norm", "noise_multiplier", "target_epsilon", "accountant"),
 )
 _MNIST = (28, 28, 1)
@@ -40,6 +40,7 @@ class Recipe:
     schedule: str = "constant"
     warmup: int = 0
     ema: float = 0.0
+    augmentations: int = 0
     clip_norm: float | None = None
     noise_multiplier: float | None = None
     target_epsilon: float | None = None
@@ -60,16 +61,23 @@ _CNN = Recipe(
     clip_norm=1.0,
 )
 _PLAIN_CNN = Recipe(about="the same without privacy", model="cnn", dp=False, sgd_lr=0.3, epochs=5, batch_size=128)
+_SCATTERING = Recipe(
+    about="the best that two minutes on two cores allow: a linear model on scattering features",
+    model="scattering",
+    input_shape=_MNIST,
+    sgd_lr=1.0,
+    momentum=0.9,
+    epochs=40,
+    batch_size=4096,
+    clip_norm=0.1,
+)
 RECIPES = {
-    "scattering": Recipe(
-        about="the best that two minutes on two cores allow: a linear model on scattering features",
-        model="scattering",
-        input_shape=_MNIST,
-        sgd_lr=1.0,
-        momentum=0.9,
-        epochs=40,
-        batch_size=4096,
-        clip_norm=0.1,
+    "scattering": _SCATTERING,
+    "scattering-3": replace(
+        _SCATTERING, about="the same for epsilon 3 by PLD", sgd_lr=1.75, target_epsilon=3.0, accountant="pld"
+    ),
+    "scattering-0.3": replace(
+        _SCATTERING, about="the same for epsilon 0.3 by PLD", sgd_lr=0.35, target_epsilon=0.3, accountant="pld"
     ),
     "cnn": _CNN,
     "mlp": replace(_CNN, about="the tutorials' MLP", model="mlp"),

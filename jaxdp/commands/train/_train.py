@@ -20,6 +20,7 @@ from ..._interrupts import resumable
 from ...accounting import Ledger, accountants_of, statement
 from ...dpsgd._run import DPSGD
 from ...dpsgd._step import TrainState
+from ...models import augmented
 from ...runs._checkpoint import Checkpoint, CheckpointFolder, save_model
 from ...runs._device import in_words, use_device
 from ...runs._finished import FinishedRun, load_run
@@ -168,12 +169,12 @@ class _Job:
         return start
 
     def _step(self) -> Any:
-        model, optimize = self.problem.model, optimizer(self.plan)
+        loss, optimize = self.problem.model.loss, optimizer(self.plan)
+        if self.plan.augmentations:
+            loss = augmented(loss, self.plan.augmentations)
         if self.plan.run is None:
-            return PlainStep(
-                model.loss, optimize, batch_size=self.plan.batch_size, steps_per_epoch=self.plan.steps_per_epoch
-            )
-        return self.plan.run.make_step(model.loss, optimize, has_aux=True)
+            return PlainStep(loss, optimize, batch_size=self.plan.batch_size, steps_per_epoch=self.plan.steps_per_epoch)
+        return self.plan.run.make_step(loss, optimize, has_aux=True)
 
     def _train(self, checkpoints: CheckpointFolder) -> tuple[Loop, TrainState]:
         step, model = self._step(), self.problem.model

@@ -1,0 +1,90 @@
+"""Accuracies as a table and as a picture, each beside those that the field quotes."""
+
+from pathlib import Path
+
+import matplotlib
+from field import ADULT, MNIST, Quoted
+from records_rows import ROWS, Row
+from trained import Figures, between, mean
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+HEADINGS = ("data", "ε (PLD)", "ε (RDP)", "test accuracy, last step (range)", "method", "figures from")
+_QUOTED = {"MNIST": MNIST, "Adult": ADULT}
+_FLOOR = 0.93  # of the picture
+
+
+def rows(found: dict[str, list[Figures]]) -> list[tuple[str, ...]]:
+    """The table's rows: of each data set ours and the quoted ones, by epsilon."""
+    made: list[tuple[str, ...]] = []
+    for data, quoted in _QUOTED.items():
+        ours = [
+            (row.budget, _line(row, found[name])) for name, row in ROWS.items() if _shown(row, data) and found.get(name)
+        ]
+        theirs = [(each.epsilon, _quoted_line(data, each)) for each in quoted]
+        made += [line for _, line in sorted([*ours, *theirs], key=lambda pair: pair[0])]
+    return made
+
+
+def draw(found: dict[str, list[Figures]], path: Path) -> None:
+    """Accuracy on MNIST against epsilon: a curve for each method, with the range over seeds, and the quoted points."""
+    figure, axes = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
+    for method in dict.fromkeys(row.method for row in ROWS.values() if row.data == "MNIST"):
+        own = [(row.budget, found[name]) for name, row in ROWS.items() if row.method == method and found.get(name)]
+        if len(own) > 1:
+            _curve(axes, method, sorted(own, key=lambda point: point[0]))
+    for quoted, marker in zip(MNIST, "sD^vPX", strict=True):
+        label = f"{quoted.method}, {quoted.source}"
+        axes.plot(quoted.epsilon, 100 * quoted.accuracy, marker, color="0.45", fillstyle="none", label=label)
+    axes.set_xscale("log")
+    ticks = [0.1, 0.3, 1, 3, 8]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set(xlabel="ε at δ = 1e-5 (ours: PLD)", ylabel="test accuracy on MNIST (%)", ylim=(100 * _FLOOR, 99.2))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7, loc="lower right")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _curve(axes: Axes, method: str, points: list[tuple[float, list[Figures]]]) -> None:
+    means = [100 * mean(figures) for _, figures in points]
+    ends = [between(figures) for _, figures in points]
+    bars = [
+        [middle - 100 * low for middle, (low, _) in zip(means, ends, strict=True)],
+        [100 * high - middle for middle, (_, high) in zip(means, ends, strict=True)],
+    ]
+    axes.errorbar(
+        [budget for budget, _ in points],
+        means,
+        yerr=bars,
+        marker="o",
+        markersize=4,
+        capsize=3,
+        label=f"jaxdp: {method}",
+    )
+
+
+def _shown(row: Row, data: str) -> bool:
+    return row.in_table and row.data == data
+
+
+def _line(row: Row, figures: list[Figures]) -> tuple[str, ...]:
+    low, high = between(figures)
+    epsilon = {name: f"{max(one['epsilon'][name] for one in figures):.3f}" for name in ("pld", "rdp")}
+    accuracy = f"**{mean(figures):.2%}** ({low:.2%} to {high:.2%})"
+    return (row.data, epsilon["pld"], epsilon["rdp"], accuracy, row.method, f"jaxdp, {len(figures)} seeds")
+
+
+def _quoted_line(data: str, quoted: Quoted) -> tuple[str, ...]:
+    remark = f"; {quoted.remark}" if quoted.remark else ""
+    return (
+        data,
+        f"{quoted.epsilon:g} as quoted",
+        "",
+        f"{quoted.accuracy:.1%}",
+        quoted.method,
+        f"{quoted.source}{remark}",
+    )

@@ -1,0 +1,61 @@
+"""What is measured of accuracies: each row is the options of a `jaxdp train`."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import adult
+from trained import Figures, recipe_of
+
+_PLD = ("--accountant", "pld")
+
+
+class Row(NamedTuple):
+    """A kind of run.
+
+    Attributes:
+        method: in the table and the picture.
+        budget: the epsilon that its noise is for.
+        words: options of `jaxdp train`.
+        data: "MNIST" or "Adult".
+        in_table: whether it has a line there, and isn't a point of the picture alone.
+    """
+
+    method: str
+    budget: float
+    words: tuple[str, ...]
+    data: str = "MNIST"
+    in_table: bool = False
+
+
+def _points(name: str, method: str, words: tuple[str, ...], budgets: tuple[float, ...]) -> dict[str, Row]:
+    return {f"{name}-{e:g}": Row(method, e, (*words, "--target-epsilon", f"{e:g}", *_PLD)) for e in budgets}
+
+
+_LINEAR = "linear on scattering"
+ROWS = {
+    "default": Row("`jaxdp train` alone", 1.0, (), in_table=True),
+    "mnist-0.3": Row(_LINEAR, 0.3, ("--recipe", "scattering-0.3"), in_table=True),
+    "mnist-1": Row(_LINEAR, 1.0, ("--recipe", "scattering", *_PLD), in_table=True),
+    "mnist-3": Row(_LINEAR, 3.0, ("--recipe", "scattering-3"), in_table=True),
+    "adult-1": Row("logistic regression", 1.0, (*adult.WORDS, "--target-epsilon", "1", *_PLD), "Adult", in_table=True),
+    **_points("mnist", _LINEAR, ("--recipe", "scattering-0.3", "--lr", "0.1"), (0.1,)),
+    **_points("mnist", _LINEAR, ("--recipe", "scattering-3"), (8.0,)),
+    **_points("cnn", "CNN", ("--model", "cnn"), (0.1, 0.3, 1.0, 3.0, 8.0)),
+}
+
+
+def measured(path: Path) -> dict[str, list[Figures]]:
+    """What a file has of the rows as they are: figures under other options, or another recipe, are left out."""
+    rows = json.loads(path.read_text())["rows"] if path.exists() else {}
+    now = described({name: [] for name in ROWS})
+    return {name: row["figures"] for name, row in rows.items() if {**row, "figures": []} == now.get(name)}
+
+
+def described(found: dict[str, list[Figures]]) -> dict[str, Any]:
+    """Figures as they are written: with the options and the recipe that they are of."""
+    rows = {
+        name: {"words": row.words, "recipe": recipe_of(row.words), "figures": found.get(name, [])}
+        for name, row in ROWS.items()
+    }
+    return json.loads(json.dumps({name: row for name, row in rows.items() if name in found}))
