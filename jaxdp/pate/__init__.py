@@ -17,6 +17,7 @@ from ._aggregation import (
 from ._analysis import Report as Report, analyze as analyze, event_of as event_of
 from ._budget import within_budget as within_budget
 from ._forecast import Forecast as Forecast, forecast as forecast
+from ._graph import graph_coordinates as graph_coordinates, spread_labels as spread_labels
 from ._perform_analysis import perform_analysis as perform_analysis
 from ._sanitise import Sanitiser as Sanitiser
 from ._student import StudentStep as StudentStep, train_student as train_student

@@ -109,22 +109,26 @@ class PateOptions(MechanismOptions):
     """hold back this many training examples and use them instead of the test set: for choosing hyper-parameters"""
     public: int | None = None
     """how many test images the student may see, without their labels; by default nine tenths"""
-    teachers: int = 250
+    teachers: int = 600
     """how many; each gets its own shard of the training set"""
+    teacher_model: Literal["graph", "strided"] = "graph"
+    """graph: a linear model in coordinates that the public images make of scattering features, by who is near whom; strided: a
+    CNN on distorted images, which sees nothing but its shard"""
     teacher_epochs: int = 40
     """passes of each teacher over its shard"""
     teacher_batch_size: int = 24
     """examples a step of a teacher"""
-    teacher_lr: float = 3e-3
-    """learning rate of Adam for teachers, falling to 0 by a cosine"""
-    queries: int = 640
+    teacher_lr: float | None = None
+    """learning rate of Adam for teachers, falling to 0 by a cosine; by default 0.03 for graph and 0.003 for strided"""
+    queries: int = 320
     """how many of the public images to ask the teachers about, chosen at random"""
     target_epsilon: float | None = None
     """budget for the data-independent epsilon: stop asking before the query that might overrun it; none if not given"""
     max_answers: int | None = None
     """stop asking after this many answers; none if not given"""
-    student: Literal["fixmatch", "supervised"] = "fixmatch"
-    """learn from the answers and the unlabelled images, or from the answers alone"""
+    student: Literal["graph", "fixmatch", "supervised"] = "graph"
+    """learn from the answers and the unlabelled images (fixmatch), from the answers alone (supervised), or as fixmatch from the
+    labels that the answers give to public images near them (graph)"""
     student_steps: int = 3000
     """steps of the student"""
     student_lr: float = 5e-3

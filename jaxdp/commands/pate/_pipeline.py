@@ -25,9 +25,11 @@ from rich.console import Console
 from ... import _checks, data as datasets
 from ..._errors import UsageError
 from ..._interrupts import asked_to_stop, resumable, stop_here
+from ...data import Classes
 from ...dpsgd._step import TrainState
-from ...models import Classifier
+from ...models import Classifier, classifier
 from ...pate._budget import within_budget
+from ...pate._graph import graph_coordinates, spread_labels
 from ...pate._shards import size_of_shards
 from ...pate._teachers import Ensemble, check_batch_size, predicted_classes
 from ...runs._checkpoint import Checkpoint, CheckpointFolder, save_model
@@ -42,12 +44,13 @@ from .._options import that_matter
 from ._options import PateOptions
 from ._plots import plot_student
 from ._predictions import read_labels
-from ._recipe import student_model, student_step, teacher_loss, teacher_optimizer
+from ._recipe import Teaching, distorting_teaching, linear_teaching, student_model, student_step, teacher_optimizer
 from ._release import publish, release, write
 from ._report import summary_table
 
 _EVALUATIONS = 10  # of the student
 _SECONDS_BETWEEN_SAVES = 1.0
+_NEIGHBOURS, _DIMENSIONS = 10, 20  # of the graph
 _SECRET = ("teachers", "noise")  # of the keys
 _KEYS = (*_SECRET, "queries", "student", "first_student")
 _PUBLISHED = (
@@ -133,6 +136,8 @@ class _Job:
         publish(self.folder, self._notes())
         if not self.folder.is_trained:
             self._learn(model)
+        for path in self._paths_of_coordinates:
+            path.unlink(missing_ok=True)
         erase_keys(self.folder, *_KEYS)
         self.folder.erase()
         self._publish()
@@ -149,23 +154,52 @@ class _Job:
         order = jax.random.permutation(read_key(self.folder, "queries"), self.public)
         return np.asarray(order[: self.options.queries])
 
+    @property
+    def _paths_of_coordinates(self) -> tuple[Path, Path]:
+        return self.folder.private / "public-coordinates.npy", self.folder.private / "private-coordinates.npy"
+
+    @cached_property
+    def _coordinates(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of the public images and of the private ones, in the graph of the public ones; a resumed run has the same."""
+        paths = self._paths_of_coordinates
+        if not paths[1].exists():
+            shape = self.data.train_images.shape[1:]
+            model = classifier("scattering", Classes(self.data.num_classes), input_shape=shape, input_dtype=np.uint8)
+            public, private = (
+                model.prepare(images, progress=rows_shown)
+                for images in (self.data.test_images[: self.public], self.data.train_images)
+            )
+            neighbours, dimensions = min(_NEIGHBOURS, self.public - 1), min(_DIMENSIONS, self.public - 1)
+            found = graph_coordinates(public, private, neighbours=neighbours, dimensions=dimensions)
+            for path, array in zip(paths, found, strict=True):
+                save_array(path, array)
+        return np.load(paths[0]), np.load(paths[1])
+
+    def _teaching(self, model: Classifier) -> tuple[Teaching, np.ndarray, np.ndarray]:
+        """What the teachers are, what they see of the private records, and of the queries."""
+        if self.options.teacher_model == "strided":
+            return distorting_teaching(model), self.data.train_images, self.data.test_images[self._queries]
+        public, private = self._coordinates
+        return linear_teaching(self.data.num_classes, private.shape[1]), private, public[self._queries]
+
     def _teach(self, model: Classifier) -> Int[np.ndarray, "teachers queries"]:
         """Train the teachers that have not predicted yet; what they predict for the queries."""
         options, path = self.options, self.folder.path / PRIVATE / "predictions.npy"
+        teaching, records, queries = self._teaching(model)
         found = np.full((options.teachers, options.queries), -1, np.int32)
         if path.exists():
             found = np.load(path)
         left = np.flatnonzero(found[:, 0] < 0)
         ensemble = Ensemble(
-            teacher_loss(model),
-            model.init,
-            (self.data.train_images, self.data.train_labels),
+            teaching.loss,
+            teaching.init,
+            (records, self.data.train_labels),
             options.teachers,
             teacher_optimizer(options, len(self.data.train_labels)),
             options.teacher_epochs,
             options.teacher_batch_size,
             read_key(self.folder, "teachers"),
-            finish=predicted_classes(model.logits, self.data.test_images[self._queries]),
+            finish=predicted_classes(teaching.logits, queries),
         )
         saved_at, done = time.monotonic(), options.teachers - len(left)
         with progress_display(self.console, options.teachers, done) as display:
@@ -227,10 +261,10 @@ class _Job:
     def _filled_up(
         self, rows: Int[np.ndarray, " asked"], answers: Int[np.ndarray, " asked"]
     ) -> Int[np.ndarray, " public"]:
-        """The answers as labels of all public images, -1 where there is none."""
+        """The answers as labels of all public images, or what the graph makes of them; -1 where there is none."""
         labels = np.full(self.public, -1, np.int32)
         labels[rows] = answers
-        return labels
+        return spread_labels(self._coordinates[0], labels) if self.options.student == "graph" else labels
 
     def _learn(self, model: Classifier) -> None:
         """Train the student, and write what came out."""

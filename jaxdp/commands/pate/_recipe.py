@@ -1,10 +1,11 @@
-"""The model and the training of teachers and student, chosen on training images held back (`jaxdp pate --holdout`)."""
+"""The models and the training of teachers and student, chosen on training images held back (`jaxdp pate --holdout`)."""
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Int
@@ -15,27 +16,60 @@ from ...models import Classifier, classifier, distorted, erased
 from ...pate._student import StudentStep
 from ._options import PateOptions
 
+_TEACHER_LR = {"graph": 0.03, "strided": 3e-3}
+
+
+class Teaching(NamedTuple):
+    """What a teacher is.
+
+    Attributes:
+        init: `init(key) -> params`.
+        logits: `logits(params, input) -> [classes]`.
+        loss: `loss(params, (input, label))`, and `rng=` where it distorts.
+    """
+
+    init: Callable[[Any], Any]
+    logits: Callable[[Any, Any], Any]
+    loss: Callable[..., Any]
+
 
 def student_model(num_classes: int, image_shape: tuple[int, ...]) -> Classifier:
-    """The network of teachers and student alike."""
+    """The student's network."""
     return classifier("strided", Classes(num_classes), input_shape=image_shape, input_dtype=np.uint8, activation="relu")
 
 
-def teacher_loss(model: Classifier) -> Callable[..., Any]:
-    """Cross-entropy on a distorted image: a shard is small, and what a digit is doesn't change where it is moved a little."""
+def linear_teaching(num_classes: int, coordinates: int) -> Teaching:
+    """A linear model, from zero."""
+
+    def init(key: Any) -> Any:
+        del key
+        return {"w": jnp.zeros((coordinates, num_classes)), "b": jnp.zeros(num_classes)}
+
+    def logits(params: Params, input: Any) -> Any:
+        return input @ params["w"] + params["b"]
+
+    def loss(params: Params, example: Example) -> Any:
+        return optax.softmax_cross_entropy_with_integer_labels(logits(params, example[0]), example[1])
+
+    return Teaching(init, logits, loss)
+
+
+def distorting_teaching(model: Classifier) -> Teaching:
+    """A network on distorted images: a shard is small, and what a digit is doesn't change where it is moved a little."""
 
     def loss(params: Params, example: Example, rng: Any) -> Any:
         logits = model.logits(params, distorted(rng, example[0]))
         return optax.softmax_cross_entropy_with_integer_labels(logits, example[1])
 
-    return loss
+    return Teaching(model.init, model.logits, loss)
 
 
 def teacher_optimizer(options: PateOptions, records: int) -> optax.GradientTransformation:
     """Adam, its learning rate falling to 0 over a teacher's steps."""
     size = -(-records // options.teachers)
     steps = max(1, size * options.teacher_epochs // options.teacher_batch_size)
-    return optax.adam(optax.cosine_decay_schedule(options.teacher_lr, steps))
+    rate = options.teacher_lr or _TEACHER_LR[options.teacher_model]
+    return optax.adam(optax.cosine_decay_schedule(rate, steps))
 
 
 def student_optimizer(options: PateOptions, steps: int) -> optax.GradientTransformation:
@@ -58,7 +92,7 @@ def student_step(
         labels,
         mildly=partial(distorted, turn=0.06, scale=0.045, shift=0.6),
         strongly=strongly,
-        method=options.student,
+        method="supervised" if options.student == "supervised" else "fixmatch",
         batch_size=32,
         unlabelled_batch_size=128,
         confidence=0.9,
