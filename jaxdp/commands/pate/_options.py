@@ -120,16 +120,16 @@ class PateOptions(MechanismOptions):
     """examples a step of a teacher"""
     teacher_lr: float | None = None
     """learning rate of Adam for teachers, falling to 0 by a cosine; by default 0.03 for graph and 0.003 for strided"""
-    queries: int = 320
+    queries: int = 1000
     """how many of the public images to ask the teachers about, chosen at random"""
     target_epsilon: float | None = None
     """budget for the data-independent epsilon: stop asking before the query that might overrun it; none if not given"""
     max_answers: int | None = None
     """stop asking after this many answers; none if not given"""
     student: Literal["graph", "fixmatch", "supervised"] = "graph"
-    """learn from the answers and the unlabelled images (fixmatch), from the answers alone (supervised), or as fixmatch from the
-    labels that the answers give to public images near them (graph)"""
-    student_steps: int = 3000
+    """learn from the labels that the answers give to public images near them (graph), from the answers and the unlabelled images
+    (fixmatch), or from the answers alone (supervised)"""
+    student_steps: int = 2400
     """steps of the student"""
     student_lr: float = 5e-3
     """learning rate of Adam for the student, falling to 0 by a cosine"""

@@ -285,7 +285,7 @@ class _Job:
 
                 def on_steps(made: int, totals: Totals) -> None:
                     if display.due():
-                        display.update(made, f"student  agrees with {totals.mean('correct'):.2%} of the answers")
+                        display.update(made, f"student  agrees with {totals.mean('correct'):.2%} of its labels")
 
                 loop = Loop(
                     step=step,
@@ -309,8 +309,8 @@ class _Job:
                     self.folder.add_metrics(record)
                     checkpoints.save(_checkpoint(state, Totals()))
                     display.end_of_epoch(
-                        f"student, step {state.step}/{options.student_steps}: agrees with {record['agreement']:.2%} of the "
-                        f"answers, {accuracy:.2%} on the held-back images"
+                        f"student, step {state.step}/{options.student_steps}: agrees with {record['agreement']:.2%} of its "
+                        f"labels, {accuracy:.2%} on the held-back images"
                     )
         self._keep(state)
 

@@ -49,11 +49,11 @@ def plot_epsilon(report: Report, answered: Bool[np.ndarray, " queries"], path: P
 
 
 def plot_student(records: list[dict[str, Any]], path: Path) -> None:
-    """The student's accuracy on the held-back images, and how far it agrees with the answers, by step."""
+    """The student's accuracy on the held-back images, and how far it agrees with its labels, by step."""
     figure = new_figure(6)
     axis = figure.subplots()
     steps = [record["step"] for record in records]
-    for name, label in (("test_accuracy", "held-back images"), ("agreement", "the teachers' answers, distorted")):
+    for name, label in (("test_accuracy", "held-back images"), ("agreement", "its labels, distorted")):
         axis.plot(steps, [100 * record[name] for record in records], marker="o", markersize=3, label=label)
     axis.set_xlabel("steps of the student")
     axis.set_ylabel("accuracy (%)")

@@ -86,14 +86,15 @@ def student_step(
         of_motion, of_hole = jax.random.split(key)
         return erased(of_hole, distorted(of_motion, image, turn=0.25, scale=0.18, shift=2.1))
 
+    spread = options.student == "graph"  # most images have a label then, and the others are the doubtful ones
     return StudentStep(
         model.logits,
         student_optimizer(options, steps),
         labels,
-        mildly=partial(distorted, turn=0.06, scale=0.045, shift=0.6),
+        mildly=distorted if spread else partial(distorted, turn=0.06, scale=0.045, shift=0.6),
         strongly=strongly,
-        method="supervised" if options.student == "supervised" else "fixmatch",
-        batch_size=32,
+        method="fixmatch" if options.student == "fixmatch" else "supervised",
+        batch_size=128 if spread else 32,
         unlabelled_batch_size=128,
         confidence=0.9,
     )
