@@ -65,7 +65,8 @@ WITHOUT_EFFECT: list[tuple[type, list[str], dict[str, str]]] = [
     (TrainOptions, TABLE, {"data-dir": "/tmp"}),
     (TrainOptions, [*TABLE, "--hidden"], {"activation": "relu"}),
     (TrainOptions, ["train", "--hidden"], {"activation": "relu"}),
-    (TrainOptions, ["train"], {"activation": "relu"}),
+    (TrainOptions, ["train"], {"activation": "relu", "augmentations": "4"}),
+    (TrainOptions, TABLE, {"augmentations": "4"}),
     (TrainOptions, ["train", "--model", "cnn"], {"hidden": "64", "scales": "3"}),
     (TrainOptions, ["train", "--opt", "adam"], {"momentum": "0.9"}),
     *(
@@ -102,7 +103,7 @@ def test_every_option_of_every_table_is_tried() -> None:
 def test_what_has_an_effect_is_taken() -> None:
     cli._parse([*TABLE, "--hidden", "8", "--activation", "relu", "--precision", "bf16", "--momentum", "0.9"])
     cli._parse(["train", "--hidden", "8", "--activation", "relu", "--scales", "1"])
-    cli._parse(["train", "--model", "mlp", "--hidden", "8"])
+    cli._parse(["train", "--model", "mlp", "--hidden", "8", "--augmentations", "2"])
     cli._parse(["train", "--sampling", "truncated_poisson", "--truncated-batch-size", "300", "--accountant", "pld"])
     cli._parse(["pate", "--aggregator", "laplace", "--gamma", "0.1"])
     cli._parse([*EPSILON, "--steps", "9"])

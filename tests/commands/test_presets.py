@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from command import refused
 
+import jaxdp
 from jaxdp import cli
 from jaxdp.accounting import Ledger
 from jaxdp.commands.train import TrainOptions
@@ -69,3 +70,14 @@ def test_an_unknown_recipe_and_one_of_other_data_are_refused(
     assert "scales=2 averages over 2^2 pixels, and images have 3 x 3" in refused(
         ["train", "--dataset", "small"], capsys
     )
+
+
+@pytest.mark.slow
+def test_an_image_distorted_in_its_own_loss_is_still_one_example(tfds_dir: Path, tmp_path: Path) -> None:
+    small = ["train", "--model", "mlp", "--data-dir", str(tfds_dir), "--epochs", "1", "--batch-size", "64"]
+    small += ["--delta", "1e-3", "--noise-multiplier", "1", "--seed", "0"]
+    for name, more in (("plain", []), ("distorted", ["--augmentations", "3"])):
+        cli.main([*small, *more, "--output", str(tmp_path / name)])
+    plain, distorted = (jaxdp.load_run(tmp_path / name) for name in ("plain", "distorted"))
+    assert plain.summary["epsilon"] == distorted.summary["epsilon"]
+    assert plain.metrics[-1]["train_loss"] != distorted.metrics[-1]["train_loss"]
