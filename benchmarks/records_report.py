@@ -35,9 +35,10 @@ def draw(found: dict[str, list[Figures]], path: Path) -> None:
         own = [(row.budget, found[name]) for name, row in ROWS.items() if row.method == method and found.get(name)]
         if len(own) > 1:
             _curve(axes, method, sorted(own, key=lambda point: point[0]))
-    for quoted, marker in zip(MNIST, "sD^vPX", strict=True):
-        label = f"{quoted.method}, {quoted.source}"
-        axes.plot(quoted.epsilon, 100 * quoted.accuracy, marker, color="0.45", fillstyle="none", label=label)
+    labels = dict.fromkeys(f"{each.method}, {each.source}" for each in MNIST)
+    for label, marker in zip(labels, "sD^vX", strict=True):
+        points = [(each.epsilon, 100 * each.accuracy) for each in MNIST if f"{each.method}, {each.source}" == label]
+        axes.plot(*zip(*points, strict=True), marker, color="0.45", fillstyle="none", label=label)
     axes.set_xscale("log")
     ticks = [0.1, 0.3, 1, 3, 8]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

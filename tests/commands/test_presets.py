@@ -79,5 +79,7 @@ def test_an_image_distorted_in_its_own_loss_is_still_one_example(tfds_dir: Path,
     for name, more in (("plain", []), ("distorted", ["--augmentations", "3"])):
         cli.main([*small, *more, "--output", str(tmp_path / name)])
     plain, distorted = (jaxdp.load_run(tmp_path / name) for name in ("plain", "distorted"))
+    assert plain.summary is not None
+    assert distorted.summary is not None
     assert plain.summary["epsilon"] == distorted.summary["epsilon"]
     assert plain.metrics[-1]["train_loss"] != distorted.metrics[-1]["train_loss"]

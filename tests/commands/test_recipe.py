@@ -16,7 +16,7 @@ def test_the_default_run_is_private_and_accurate(tmp_path: Path) -> None:
     summary = jaxdp.load_run(tmp_path / "run").summary
     assert summary is not None
     assert summary["epsilon"]["rdp"] <= 1.0
-    assert summary["test_accuracy"] >= 0.955
+    assert summary["test_accuracy"] >= 0.98
 
 
 def test_without_privacy_five_epochs_reach_98_5_percent(tmp_path: Path) -> None:

@@ -66,6 +66,9 @@ _PUBLISHED = (
     "device",
 )
 _OF_PUBLIC_IMAGES = ("test_accuracy", "test_loss", "label_accuracy")
+_OF_PUBLIC_COORDINATES = (
+    "The coordinates in which the teachers learn were made of the public images, unlabelled, which nothing protects."
+)
 _HELD_BACK = (
     "The training images held back (--holdout) stand for public ones: nothing protects them, neither from the student nor from "
     "its accuracies."
@@ -146,6 +149,8 @@ class _Job:
         """The statement's notes beside what follows from the labels."""
         erased = "The keys of the teachers and of the noise were erased when the labels were made."
         notes = (erased,) if self.options.seed is None else (_options.seeded("This run"),)
+        if self.options.teacher_model == "graph":
+            notes = (*notes, _OF_PUBLIC_COORDINATES)
         return notes if self.options.holdout == 0 else (*notes, _HELD_BACK)
 
     @cached_property
