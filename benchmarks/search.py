@@ -85,10 +85,11 @@ def main(options: Options) -> None:
             console.print(f"search {seed}: {len(made)} runs, the best with {best}: {accuracy}")
             record.write(options.results, "search", {"setting": setting, "searches": found})
     accuracies = [each["test_accuracy"] for each in found if each["test_accuracy"] is not None]
-    console.print(
-        f"test accuracy {np.mean(accuracies):.2%} ({min(accuracies):.2%} to {max(accuracies):.2%}) in {len(accuracies)} of "
-        f"{len(found)} searches; the others drew no run"
-    )
+    if accuracies:
+        console.print(
+            f"test accuracy {np.mean(accuracies):.2%} ({min(accuracies):.2%} to {max(accuracies):.2%}) in {len(accuracies)} of "
+            f"{len(found)} searches; the others drew no run"
+        )
 
 
 def _described(options: Options, num_examples: int) -> jaxdp.DPSGD:
@@ -124,7 +125,7 @@ def _searched(
         draw = lambda ends: float(np.exp(rng.uniform(*np.log(ends))))
         rate, run = draw(_RATES), replace(one_run, clip_norm=draw(_CLIP_NORMS))
         step = run.make_step(model.loss, optax.sgd(rate, momentum=0.9), has_aux=True)
-        key = partial(jax.random.fold_in, jax.random.key(rng.integers(2**63)))
+        key = partial(jax.random.fold_in, jax.random.key(int(rng.integers(2**31))))
         state = step.init(model.init(key(0)), key(1))
         state, _ = step.many(state, arrays, num_steps=run.steps)
         right = model.probabilities(state.params, train[0]).argmax(axis=1) == train[1]

@@ -393,6 +393,11 @@ def _of_mechanisms() -> Iterator[tuple[str, Call]]:
 def _of_pate() -> Iterator[tuple[str, Call]]:
     predictions = np.array([[0, 1, 2], [0, 1, 1], [0, 2, 2]], np.int32)
     yield "vote_counts", Call(pate.vote_counts, {"predictions": predictions, "num_classes": 3}, array(jnp.int32))
+    points = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    graph = {"public": points, "private": points[:3], "neighbours": 5, "dimensions": 3}
+    yield "graph_coordinates", Call(pate.graph_coordinates, graph, arrays)
+    spread = {"coordinates": points, "labels": np.arange(30) % 4 - 1, "confidence": 0.9}
+    yield "spread_labels", Call(pate.spread_labels, spread, array(np.int32))
     noisy = {"votes": VOTES, "key": key()}
     confident = {"threshold": 5.0, "sigma_threshold": 2.0, "sigma_max": 2.0}
     yield "laplace_noisy_max", Call(pate.laplace_noisy_max, {**noisy, "gamma": 0.5}, array(jnp.int32))

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Float32, Float64, Int, Int32
 
 from .. import _checks
 from .._errors import UsageError
+from ._student import check_labels
 
 _ROWS = 1000  # examples whose nearest ones are looked for at a time
 _TINY = 1e-6  # least distance that counts, for examples that are the same
@@ -46,7 +47,7 @@ def graph_coordinates(
         float32 arrays, on the host.
 
     Raises:
-        UsageError: for other shapes, and for too few public examples.
+        UsageError: for what isn't finite numbers of these shapes, and for too few public examples.
 
     References:
         Coifman and Lafon, "Diffusion maps", Applied and Computational Harmonic Analysis 21, 2006; Zelnik-Manor and Perona,
@@ -55,10 +56,10 @@ def graph_coordinates(
     """
     neighbours = _checks.count("neighbours", neighbours, "give the edges of an example, such as 10")
     dimensions = _checks.count("dimensions", dimensions, "give the number of coordinates, such as 20")
-    if np.ndim(public) != 2 or np.ndim(private) != 2 or np.shape(public)[1] != np.shape(private)[1]:
+    public, private = _features("public", public), _features("private", private)
+    if public.shape[1] != private.shape[1]:
         raise UsageError(
-            f"public has shape {np.shape(public)} and private {np.shape(private)}: give features [examples, features], as many "
-            "features of each"
+            f"public has shape {public.shape} and private {private.shape}: give features [examples, features], as many of each"
         )
     size = len(public)
     if size <= max(neighbours, dimensions):
@@ -99,14 +100,19 @@ def spread_labels(
         contradict is replaced, too.
 
     Raises:
-        UsageError: where no example has a label.
+        UsageError: where no example has a label, and for what isn't finite numbers of these shapes.
     """
-    given = np.asarray(labels)
-    known = np.flatnonzero(given >= 0)
-    if not len(known):
-        raise UsageError("labels are -1 everywhere: there is nothing to spread")
-    inputs = np.column_stack([np.asarray(coordinates, np.float64), np.ones(len(given))])
-    one_hot = np.eye(int(given.max()) + 1)[given[known]]
+    confidence = _checks.non_negative("confidence", confidence, "give a probability, such as 0.9")
+    coordinates = _features("coordinates", coordinates)
+    given = np.asarray(_checks.array("labels", labels, "give whole numbers [examples], -1 where there is none"))
+    known, answers = check_labels(given)
+    if len(given) != len(coordinates):
+        raise UsageError(
+            f"{len(given)} labels of {len(coordinates)} coordinates: give one for each, -1 where there is none"
+        )
+    inputs = np.column_stack([coordinates.astype(np.float64), np.ones(len(given))])
+    classes, numbers = np.unique(answers, return_inverse=True)
+    one_hot = np.eye(len(classes))[numbers]
     shape = inputs.shape[1], one_hot.shape[1]
 
     def loss(flat: Float64[np.ndarray, " weights"]) -> tuple[float, Float64[np.ndarray, " weights"]]:
@@ -120,7 +126,18 @@ def spread_labels(
     found = scipy.optimize.minimize(loss, np.zeros(shape[0] * shape[1]), jac=True, method="L-BFGS-B")
     probabilities = scipy.special.softmax(inputs @ found.x.reshape(shape), axis=1)
     sure = probabilities.max(axis=1) >= confidence
-    return np.where(sure, probabilities.argmax(axis=1), given).astype(np.int32)
+    return np.where(sure, classes[probabilities.argmax(axis=1)], given).astype(np.int32)
+
+
+def _features(name: str, value: Any) -> np.ndarray:
+    """Finite real numbers [examples, features], on the host."""
+    fix = "give finite numbers [examples, features]"
+    found = np.asarray(_checks.array(name, value, fix))
+    if found.ndim != 2 or not found.size or not _checks.is_real(found):
+        raise UsageError(f"{name} has shape {found.shape} and dtype {found.dtype}: {fix}")
+    if not np.isfinite(found.astype(np.float32)).all():
+        raise UsageError(f"{name} has numbers that are not finite in float32: {fix}")
+    return found
 
 
 def _scaled(features: Any) -> Float32[Array, "n features"]:

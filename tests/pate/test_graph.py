@@ -90,5 +90,5 @@ def test_what_makes_no_graph_is_refused(public: Any, private: Any, options: dict
 
 
 def test_nothing_spreads_from_no_label() -> None:
-    with pytest.raises(jaxdp.UsageError, match="nothing to spread"):
+    with pytest.raises(jaxdp.UsageError, match="labels hold no answer"):
         spread_labels(np.ones((4, 2)), np.full(4, -1))
