@@ -16,7 +16,7 @@ from jaxdp import mechanisms, noise, pate, sampling
 from jaxdp.clipping import Quantile
 from jaxdp.commands.pate._release import release
 from jaxdp.data._scaling import estimated_bounds
-from jaxdp.models import distorted, erased
+from jaxdp.models import augmented, distorted, erased
 from jaxdp.noise._keys import Domain
 from jaxdp.noise.draws import _threefry
 from jaxdp.pate._shards import shards
@@ -91,6 +91,7 @@ ENTRIES: dict[str, Callable[[Any], Any]] = {
     ),
     "distorted": lambda key: distorted(key, jnp.zeros((28, 28, 1), jnp.uint8)),
     "erased": lambda key: erased(key, jnp.zeros((28, 28, 1))),
+    "augmented": lambda key: augmented(lambda params, example: jnp.sum(example[0]), 2)(0.0, (jnp.zeros((9, 9, 1)), 0), rng=key),
 }  # fmt: skip
 
 
