@@ -1,6 +1,7 @@
 """Hyper-parameters of private runs, tried on training examples held back, never on the test set.
 
     python benchmarks/choose.py --epsilon 3 --lr 1 1.5 2 --seeds 0 1
+    python benchmarks/choose.py --epsilon 1 --recipe cnn --batch-size 1024 2048 --ema 0.9 0.98
     python benchmarks/choose.py --epsilon 1 --data adult --clip-norm 0.3 1
 
 Each trial is a whole `jaxdp train` for the budget (PLD), evaluated on 10,000 training images of MNIST that it isn't trained on;
@@ -22,9 +23,10 @@ from rich.table import Table
 from trained import between, figures_of, mean
 
 _BASE = {
-    "mnist": ("--recipe", "scattering", "--holdout", "10000"),
+    "mnist": ("--holdout", "10000"),
     "adult": (*adult.WORDS, "--folds", "5", "--fold", "2"),
 }
+_VARIED = ("lr", "epochs", "batch_size", "clip_norm", "momentum", "ema", "augmentations")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,8 @@ class Options:
     """the budget"""
     data: Literal["mnist", "adult"] = "mnist"
     """to train on"""
+    recipe: str = "scattering"
+    """of MNIST, to depart from"""
     lr: tuple[float, ...] = ()
     """learning rates"""
     epochs: tuple[int, ...] = ()
@@ -43,6 +47,12 @@ class Options:
     """expected batch sizes"""
     clip_norm: tuple[float, ...] = ()
     """clip norms"""
+    momentum: tuple[float, ...] = ()
+    """decays of momentum"""
+    ema: tuple[float, ...] = ()
+    """decays of the average of parameters"""
+    augmentations: tuple[int, ...] = ()
+    """distortions of an example"""
     seeds: tuple[int, ...] = (0, 1)
     """of each"""
     room: Path = Path("runs/chosen")
@@ -55,14 +65,13 @@ def main(options: Options) -> None:
     """Try, print and write."""
     if options.data == "adult":
         adult.prepare()
-    varied = {
-        f"--{name.replace('_', '-')}": getattr(options, name) for name in ("lr", "epochs", "batch_size", "clip_norm")
-    }
+    base = _BASE[options.data] + (("--recipe", options.recipe) if options.data == "mnist" else ())
+    varied = {f"--{name.replace('_', '-')}": getattr(options, name) for name in _VARIED}
     varied = {flag: values for flag, values in varied.items() if values}
     trials = []
     for values in itertools.product(*varied.values()):
         chosen = tuple(word for flag, value in zip(varied, values, strict=True) for word in (flag, f"{value:g}"))
-        words = (*_BASE[options.data], "--target-epsilon", f"{options.epsilon:g}", "--accountant", "pld", *chosen)
+        words = (*base, "--target-epsilon", f"{options.epsilon:g}", "--accountant", "pld", *chosen)
         figures = [figures_of(words, seed, options.room) for seed in options.seeds]
         trials.append({"words": list(words), "chosen": " ".join(chosen) or "as it is", "figures": figures})
     path = options.results / record.device_name() / "choose.json"
