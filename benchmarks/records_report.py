@@ -5,7 +5,7 @@ from pathlib import Path
 import matplotlib
 from field import ADULT, MNIST, Quoted
 from records_rows import ROWS, Row
-from trained import Figures, between, mean
+from trained import Figures, between, epsilon, mean
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -21,7 +21,9 @@ def rows(found: dict[str, list[Figures]]) -> list[tuple[str, ...]]:
     made: list[tuple[str, ...]] = []
     for data, quoted in _QUOTED.items():
         ours = [
-            (row.budget, _line(row, found[name])) for name, row in ROWS.items() if _shown(row, data) and found.get(name)
+            (epsilon(found[name], "pld"), _line(row, found[name]))
+            for name, row in ROWS.items()
+            if _shown(row, data) and found.get(name)
         ]
         theirs = [(each.epsilon, _quoted_line(data, each)) for each in quoted]
         made += [line for _, line in sorted([*ours, *theirs], key=lambda pair: pair[0])]
@@ -32,7 +34,11 @@ def draw(found: dict[str, list[Figures]], path: Path) -> None:
     """Accuracy on MNIST against epsilon: a curve for each method, with the range over seeds, and the quoted points."""
     figure, axes = plt.subplots(figsize=(7.5, 4.5), layout="constrained")
     for method in dict.fromkeys(row.method for row in ROWS.values() if row.data == "MNIST"):
-        own = [(row.budget, found[name]) for name, row in ROWS.items() if row.method == method and found.get(name)]
+        own = [
+            (epsilon(found[name], "pld"), found[name])
+            for name, row in ROWS.items()
+            if row.method == method and found.get(name)
+        ]
         if len(own) > 1:
             _curve(axes, method, sorted(own, key=lambda point: point[0]))
     labels = dict.fromkeys(f"{each.method}, {each.source}" for each in MNIST)
@@ -58,7 +64,7 @@ def _curve(axes: Axes, method: str, points: list[tuple[float, list[Figures]]]) -
         [100 * high - middle for middle, (_, high) in zip(means, ends, strict=True)],
     ]
     axes.errorbar(
-        [budget for budget, _ in points],
+        [spent for spent, _ in points],
         means,
         yerr=bars,
         marker="o",
@@ -74,9 +80,9 @@ def _shown(row: Row, data: str) -> bool:
 
 def _line(row: Row, figures: list[Figures]) -> tuple[str, ...]:
     low, high = between(figures)
-    epsilon = {name: f"{max(one['epsilon'][name] for one in figures):.3f}" for name in ("pld", "rdp")}
+    spent = [f"{epsilon(figures, accountant):.3f}" for accountant in ("pld", "rdp")]
     accuracy = f"**{mean(figures):.2%}** ({low:.2%} to {high:.2%})"
-    return (row.data, epsilon["pld"], epsilon["rdp"], accuracy, row.method, f"jaxdp, {len(figures)} seeds")
+    return (row.data, *spent, accuracy, row.method, f"jaxdp, {len(figures)} seeds")
 
 
 def _quoted_line(data: str, quoted: Quoted) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What is measured of accuracies: each row is the options of a `jaxdp train`."""
+"""What is measured of accuracies: each row is the options of a `jaxdp train` or a `jaxdp pate`."""
 
 import json
 from pathlib import Path
@@ -15,33 +15,35 @@ class Row(NamedTuple):
 
     Attributes:
         method: in the table and the picture.
-        budget: the epsilon that its noise is for.
-        words: options of `jaxdp train`.
+        words: the command and its options.
         data: "MNIST" or "Adult".
         in_table: whether it has a line there, and isn't a point of the picture alone.
     """
 
     method: str
-    budget: float
     words: tuple[str, ...]
     data: str = "MNIST"
     in_table: bool = False
 
 
 def _points(name: str, method: str, words: tuple[str, ...], budgets: tuple[float, ...]) -> dict[str, Row]:
-    return {f"{name}-{e:g}": Row(method, e, (*words, "--target-epsilon", f"{e:g}", *_PLD)) for e in budgets}
+    return {f"{name}-{e:g}": Row(method, ("train", *words, "--target-epsilon", f"{e:g}", *_PLD)) for e in budgets}
 
 
-_LINEAR = "linear on scattering"
+_LINEAR, _PATE = "linear on scattering", "PATE, by the votes' noise alone"
 ROWS = {
-    "default": Row("`jaxdp train` alone", 1.0, (), in_table=True),
-    "mnist-0.3": Row(_LINEAR, 0.3, ("--recipe", "scattering-0.3"), in_table=True),
-    "mnist-1": Row(_LINEAR, 1.0, ("--recipe", "scattering", *_PLD), in_table=True),
-    "mnist-3": Row(_LINEAR, 3.0, ("--recipe", "scattering-3"), in_table=True),
-    "adult-1": Row("logistic regression", 1.0, (*adult.WORDS, "--target-epsilon", "1", *_PLD), "Adult", in_table=True),
+    "default": Row("`jaxdp train` alone", ("train",), in_table=True),
+    "mnist-0.3": Row(_LINEAR, ("train", "--recipe", "scattering-0.3"), in_table=True),
+    "mnist-1": Row(_LINEAR, ("train", "--recipe", "scattering", *_PLD), in_table=True),
+    "mnist-3": Row(_LINEAR, ("train", "--recipe", "scattering-3"), in_table=True),
+    "pate": Row(_PATE, ("pate",), in_table=True),
+    "adult-1": Row(
+        "logistic regression", ("train", *adult.WORDS, "--target-epsilon", "1", *_PLD), "Adult", in_table=True
+    ),
     **_points("mnist", _LINEAR, ("--recipe", "scattering-0.3", "--lr", "0.1"), (0.1,)),
     **_points("mnist", _LINEAR, ("--recipe", "scattering-3"), (8.0,)),
     **_points("cnn", "CNN", ("--model", "cnn"), (0.1, 0.3, 1.0, 3.0, 8.0)),
+    **{f"pate-{e:g}": Row(_PATE, ("pate", "--target-epsilon", f"{e:g}")) for e in (0.5, 1.0)},
 }
 
 

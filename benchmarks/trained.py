@@ -1,4 +1,4 @@
-"""Runs of `jaxdp train` in processes of their own, which go on where they were interrupted."""
+"""Runs of `jaxdp train` and `jaxdp pate` in processes of their own, which go on where they were interrupted."""
 
 import hashlib
 import json
@@ -13,43 +13,50 @@ from typing import Any
 
 import tyro
 
+from jaxdp.commands.pate import PateOptions
 from jaxdp.commands.train import TrainOptions
 
 Figures = dict[str, Any]
+_KEPT = ("test_accuracy", "epsilon", "noise_multiplier", "batch_size", "steps", "answered", "seconds")
 
 
 def recipe_of(words: Iterable[str]) -> dict[str, Any]:
-    """The recipe that a command's words leave the rest to."""
-    return asdict(tyro.cli(TrainOptions, args=list(words)).recipe_in_use)
+    """What a command's words leave the rest to: the recipe of `train`, the options of `pate`."""
+    command, *options = words
+    if command == "pate":
+        return asdict(tyro.cli(PateOptions, args=options))
+    return asdict(tyro.cli(TrainOptions, args=options).recipe_in_use)
 
 
 def figures_of(words: tuple[str, ...], seed: int, room: Path, *, again: bool = False) -> Figures:
-    """Train, or go on, or read what is there already: what came out after the last step.
+    """Run, or go on, or read what is there already: what came out after the last step.
 
     Args:
-        words: options of `jaxdp train`.
+        words: of the command, "train" or "pate" and its options.
         seed: of the run.
         room: where runs lie, each in a folder that its options and its recipe name.
         again: whether to begin anew where one lies.
     """
     whole = json.dumps([words, recipe_of(words), seed])
     folder = room / hashlib.sha256(whole.encode()).hexdigest()[:16]
-    command = [sys.executable, "-m", "jaxdp.cli", "train"]
     if (folder / "config.json").exists() and not again:
-        command += ["--resume", str(folder)]
+        given = (words[0], "--resume", str(folder))
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        command += [*words, "--seed", str(seed), "--output", str(folder)]
-    subprocess.run(command, check=True)
+        given = (*words, "--seed", str(seed), "--output", str(folder))
+    subprocess.run([sys.executable, "-m", "jaxdp.cli", *given], check=True)
     summary = json.loads((folder / "private" / "summary.json").read_text())
-    plan = json.loads((folder / "config.json").read_text())["plan"]
-    run = {name: summary[name] for name in ("test_accuracy", "epsilon", "noise_multiplier", "seconds")}
-    return {"seed": seed, **run, "batch_size": plan["batch_size"], "steps": plan["steps"], "commit": _commit()}
+    return {"seed": seed, **{name: summary[name] for name in _KEPT if name in summary}, "commit": _commit()}
 
 
 def mean(figures: list[Figures]) -> float:
     """Of the accuracies."""
     return statistics.fmean(one["test_accuracy"] for one in figures)
+
+
+def epsilon(figures: list[Figures], accountant: str) -> float:
+    """The greatest of the runs, by "pld" or "rdp"."""
+    return max(one["epsilon"][accountant] for one in figures)
 
 
 def between(figures: list[Figures]) -> tuple[float, float]:

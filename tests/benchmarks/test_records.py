@@ -61,7 +61,19 @@ def test_a_file_of_another_length_is_not_taken_for_adult(tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 def test_a_run_goes_on_where_it_was_and_is_not_made_twice(tmp_path: Path) -> None:
-    options = ("--model", "mlp", "--data-dir", str(FIXTURES), "--epochs", "2", "--batch-size", "64", "--delta", "1e-3")
+    options = (
+        "train",
+        "--model",
+        "mlp",
+        "--data-dir",
+        str(FIXTURES),
+        "--epochs",
+        "2",
+        "--batch-size",
+        "64",
+        "--delta",
+        "1e-3",
+    )
     first = trained.figures_of(options, 0, tmp_path)
     (folder,) = tmp_path.iterdir()
     (folder / "summary.json").unlink()  # as if it had been killed before it was published
