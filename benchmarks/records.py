@@ -4,10 +4,10 @@
     python benchmarks/records.py --only mnist-3     # one row
     python benchmarks/records.py --seeds 0 --again  # one seed of all rows, measured anew
 
-Each figure is a whole `jaxdp train` or `jaxdp pate` in a process of its own: Poisson batches as accounted, the accuracy after the
-last step, and no choice by the test set. An interrupted run is gone on with when the command is given again. What it cost to choose
-the recipes' numbers (benchmarks/choose.py) no epsilon covers. Writes benchmarks/results/DEVICE/records.json and its picture, records.png;
-`python benchmarks/readme.py` puts the table into README.
+Each figure is a whole `jaxdp train` or `jaxdp pate` in a process of its own: Poisson batches as accounted, the accuracy after
+the last step, and no choice by the test set. An interrupted run is gone on with when the command is given again. What it cost to
+choose the recipes' numbers (benchmarks/choose.py) no epsilon covers. Writes benchmarks/results/DEVICE/records.json and its
+picture, records.png; `python benchmarks/readme.py` puts the table into README.
 """
 
 import sys
