@@ -106,6 +106,10 @@ def classifier(
     of_one, example = getattr(network, "prepare", None), jax.ShapeDtypeStruct(input_shape, input_dtype)
     if of_one is not None:
         example = jax.eval_shape(of_one, example)
+        if not isinstance(example, jax.ShapeDtypeStruct):
+            raise UsageError(
+                f"--model={name} prepares {type(example).__name__} of an input: let `prepare` return one array"
+            )
     validate(network, example, train=False).check()
 
     @jax.jit
@@ -207,7 +211,7 @@ def options_of(name: str) -> dict[str, Any]:
 
 
 def _prepared(
-    of_one: Callable[..., Any] | None, inputs: Num[np.ndarray, "n ..."], progress: Progress = no_progress
+    of_one: Callable[..., Any] | None, inputs: Num[Array | np.ndarray, "n ..."], progress: Progress = no_progress
 ) -> Num[Array | np.ndarray, "n ..."]:
     """What a function makes of each input, on the device; `progress` is as in `jaxdp.data`."""
     if of_one is None:

@@ -1,10 +1,13 @@
-"""The device that was asked for."""
+"""The device that was asked for, and whether it holds what a model keeps of the data."""
 
+import os
 from typing import Any
 
 import jax
+import numpy as np
 
 from .._errors import UsageError
+from ..models import Classifier
 
 
 def use_device(name: str) -> Any:
@@ -25,3 +28,31 @@ def use_device(name: str) -> Any:
 def in_words(device: Any) -> str:
     """A device's platform and kind, for a person."""
     return " ".join(dict.fromkeys((device.platform, device.device_kind)))
+
+
+def check_room(device: Any, model: Classifier, *inputs: np.ndarray, fix: str) -> None:
+    """Refuse, before anything is computed, what a model would keep of these inputs in more memory than the device has.
+
+    Args:
+        device: which keeps it.
+        model: with what it makes of an input before it is trained.
+        inputs: [n, ...] each, of one kind.
+        fix: what to change.
+    """
+    room, number = _memory_of(device), sum(map(len, inputs))
+    one = jax.eval_shape(model.prepare, jax.ShapeDtypeStruct((1, *inputs[0].shape[1:]), inputs[0].dtype))
+    needed = number * one.size * one.dtype.itemsize
+    if room is not None and needed > room:
+        raise UsageError(
+            f"--model={model.described['model']} keeps {one.size:,} numbers of each of {number:,} inputs, "
+            f"{needed / 2**30:,.1f} GiB, and {in_words(device)} has {room / 2**30:,.1f}: {fix}"
+        )
+
+
+def _memory_of(device: Any) -> int | None:
+    """Bytes of memory in all; None where nobody tells."""
+    if statistics := device.memory_stats():
+        return statistics.get("bytes_limit")
+    if device.platform != "cpu" or "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

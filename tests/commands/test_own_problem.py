@@ -157,6 +157,37 @@ def test_images_of_ones_own_are_a_data_set_for_all_that_takes_images(
     )
 
 
+def test_images_that_make_no_graph_are_refused_before_the_run_is_begun(
+    tmp_path: Path, tfds_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digits = data.load("mnist", tfds_dir)
+    tiny = digits._replace(train_images=digits.train_images[:, :3, :3], test_images=digits.test_images[:, :3, :3])
+    monkeypatch.setitem(data.DATASETS, "tiny", lambda: tiny)
+    command = ["pate", "--delta", "1e-3", "--teachers", "8", "--output", str(tmp_path / "run")]
+    few = [*command, "--data-dir", str(tfds_dir), "--public", "1", "--queries", "1"]
+    assert "--public=1 makes no graph: give at least 2, or --teacher-model strided" in refused(few, capsys)
+    said = refused([*command, "--dataset", "tiny", "--queries", "20"], capsys)
+    assert "images have 3 x 3" in said
+    assert "or --teacher-model strided --student fixmatch" in said
+    assert not (tmp_path / "run").exists()
+
+
+class Twofold(Blobs):
+    """A model that prepares two arrays."""
+
+    def prepare(self, point: Any) -> Any:
+        """Of one input."""
+        return point, point
+
+
+def test_a_model_that_prepares_more_than_an_array_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(models.MODELS, "twofold", Twofold)
+    with pytest.raises(
+        jaxdp.UsageError, match="--model=twofold prepares tuple of an input: let `prepare` return one array"
+    ):
+        models.classifier("twofold", data.Classes(3), input_shape=(2,), input_dtype=np.float32)
+
+
 @pytest.mark.slow
 def test_a_model_of_ones_own_learns_a_table(tmp_path: Path) -> None:
     data.write_lookalike(tmp_path, rows=300, features=6, targets=3, test_rows=5)

@@ -33,7 +33,7 @@ from ...pate._graph import graph_coordinates, spread_labels
 from ...pate._shards import size_of_shards
 from ...pate._teachers import Ensemble, check_batch_size, predicted_classes
 from ...runs._checkpoint import Checkpoint, CheckpointFolder, save_model
-from ...runs._device import in_words, use_device
+from ...runs._device import check_room, in_words, use_device
 from ...runs._finished import FinishedRun, load_run
 from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path
 from ...runs._key_source import KeySource
@@ -50,7 +50,7 @@ from ._report import summary_table
 
 _EVALUATIONS = 10  # of the student
 _SECONDS_BETWEEN_SAVES = 1.0
-_NEIGHBOURS, _DIMENSIONS = 10, 20  # of the graph
+_NEIGHBOURS, _DIMENSIONS, _LEAST_PUBLIC = 10, 20, 2  # of the graph
 _SECRET = ("teachers", "noise")  # of the keys
 _KEYS = (*_SECRET, "queries", "student", "first_student")
 _PUBLISHED = (
@@ -93,6 +93,8 @@ def run_pate(options: PateOptions, console: Console | None = None) -> FinishedRu
     device = use_device(options.device)
     data = datasets.hold_back(datasets.load(options.dataset, options.data_dir, progress=rows_shown), options.holdout)
     public = _public(options, data)
+    if "graph" in (options.teacher_model, options.student):
+        _check_graph(data, public, device)
     _checks.delta(options.delta, len(data.train_labels))
     check_batch_size(options.teacher_batch_size, size_of_shards(len(data.train_labels), options.teachers))
     within_budget(
@@ -168,10 +170,8 @@ class _Job:
         """Of the public images and of the private ones, in the graph of the public ones; a resumed run has the same."""
         paths = self._paths_of_coordinates
         if not paths[1].exists():
-            shape = self.data.train_images.shape[1:]
-            model = classifier("scattering", Classes(self.data.num_classes), input_shape=shape, input_dtype=np.uint8)
             public, private = (
-                model.prepare(images, progress=rows_shown)
+                _scattering(self.data).prepare(images, progress=rows_shown)
                 for images in (self.data.test_images[: self.public], self.data.train_images)
             )
             neighbours, dimensions = min(_NEIGHBOURS, self.public - 1), min(_DIMENSIONS, self.public - 1)
@@ -371,6 +371,25 @@ def _public(options: PateOptions, data: datasets.Dataset) -> int:
     if options.queries > public:
         raise UsageError(f"--queries={options.queries} exceeds the {public} public images: ask fewer")
     return public
+
+
+def _scattering(data: datasets.Dataset) -> Classifier:
+    """Which makes the features that the graph joins images by."""
+    return classifier(
+        "scattering", Classes(data.num_classes), input_shape=data.train_images.shape[1:], input_dtype=np.uint8
+    )
+
+
+def _check_graph(data: datasets.Dataset, public: int, device: Any) -> None:
+    """Refuse images of which no graph can be made."""
+    instead = "or --teacher-model strided --student fixmatch, which need none"
+    if public < _LEAST_PUBLIC:
+        raise UsageError(f"--public={public} makes no graph: give at least {_LEAST_PUBLIC}, {instead}")
+    try:
+        model = _scattering(data)
+    except UsageError as error:
+        raise UsageError(f"no graph of these images: {error}, {instead}") from error
+    check_room(device, model, data.train_images, data.test_images[:public], fix=f"give smaller images, {instead}")
 
 
 def _start(

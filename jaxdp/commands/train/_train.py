@@ -22,7 +22,7 @@ from ...dpsgd._run import DPSGD
 from ...dpsgd._step import TrainState
 from ...models import augmented
 from ...runs._checkpoint import Checkpoint, CheckpointFolder, save_model
-from ...runs._device import in_words, use_device
+from ...runs._device import check_room, in_words, use_device
 from ...runs._finished import FinishedRun, load_run
 from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path
 from ...runs._key_source import KeySource, nonce_as_words
@@ -72,6 +72,7 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
     if options.resume is None:
         spent_before = read_ledger(options.ledger)
         problem = _problem(options, spent_before)
+        _check_room(device, problem)
         spent_before = spent_before.extend(problem.spent)
         plan = resolve_plan(options, len(problem.train[0]), spent_before)
         folder = RunFolder.create(_path_for(options))
@@ -85,11 +86,17 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
         with nullcontext() if folder.is_finished else folder.locked():
             if not folder.is_finished:
                 problem = _problem(options, Ledger())
+                _check_room(device, problem)
                 if not folder.is_trained:  # of which the fingerprint may be erased already
                     folder.check_data(problem.fingerprint)
                 _Job(options, folder, problem, device, console, started).run()
     _show(folder, console)
     return load_run(folder.path)
+
+
+def _check_room(device: Any, problem: Problem) -> None:
+    fix = "give a model that keeps less, such as --model cnn, more --scales, or a data set of fewer or smaller inputs"
+    check_room(device, problem.model, problem.train[0], problem.test[0], fix=fix)
 
 
 @dataclass
