@@ -10,7 +10,7 @@ import records_report
 import throughput_report as report
 from cells import Cell
 from libraries import LIBRARIES, WORKLOADS, batch_size_of
-from records_rows import measured
+from records_rows import measured, searched
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -36,8 +36,9 @@ def replaced(readme: str) -> str:
 
 def records() -> str:
     """Accuracies, of each device on which some were measured."""
-    found = map(measured, sorted(RESULTS.glob("*/records.json")))
-    return "\n\n".join(report.markdown(records_report.HEADINGS, records_report.rows(each)) for each in found)
+    found = sorted(RESULTS.glob("*/records.json"))
+    made = [records_report.rows(measured(path), searched(path)) for path in found]
+    return "\n\n".join(report.markdown(records_report.HEADINGS, rows) for rows in made)
 
 
 def throughput() -> str:

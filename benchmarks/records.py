@@ -18,7 +18,7 @@ import adult
 import record
 import tyro
 from records_report import HEADINGS, draw, rows
-from records_rows import ROWS, described, measured
+from records_rows import ROWS, described, measured, searched
 from rich.console import Console
 from rich.table import Table
 from trained import figures_of
@@ -58,7 +58,7 @@ def main(options: Options) -> None:
             found[name] = sorted([*known, new], key=lambda one: one["seed"])
             record.write(options.results, "records", {"rows": described(found)})
     table = Table(*HEADINGS)
-    for row in rows(found):
+    for row in rows(found, searched(folder / "records.json")):
         table.add_row(*row)
     console.print(table)
     draw(found, folder / "records.png")

@@ -1,10 +1,11 @@
 """Accuracies as a table and as a picture, each beside those that the field quotes."""
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 from field import ADULT, MNIST, Quoted
-from records_rows import ROWS, Row
+from records_rows import LINEAR, ROWS, Row
 from trained import Figures, between, epsilon, mean
 
 matplotlib.use("Agg")
@@ -16,8 +17,13 @@ _QUOTED = {"MNIST": MNIST, "Adult": ADULT}
 _FLOOR = 0.93  # of the picture
 
 
-def rows(found: dict[str, list[Figures]]) -> list[tuple[str, ...]]:
-    """The table's rows: of each data set ours and the quoted ones, by epsilon."""
+def rows(found: dict[str, list[Figures]], search: dict[str, Any] | None = None) -> list[tuple[str, ...]]:
+    """The table's rows: of each data set ours and the quoted ones, by epsilon.
+
+    Args:
+        found: figures of each row.
+        search: what benchmarks/search.py wrote, if it has.
+    """
     made: list[tuple[str, ...]] = []
     for data, quoted in _QUOTED.items():
         ours = [
@@ -25,6 +31,8 @@ def rows(found: dict[str, list[Figures]]) -> list[tuple[str, ...]]:
             for name, row in ROWS.items()
             if _shown(row, data) and found.get(name)
         ]
+        if search and data == "MNIST":
+            ours.append((search["setting"]["epsilon"], _search_line(search)))
         theirs = [(each.epsilon, _quoted_line(data, each)) for each in quoted]
         made += [line for _, line in sorted([*ours, *theirs], key=lambda pair: pair[0])]
     return made
@@ -83,6 +91,15 @@ def _line(row: Row, figures: list[Figures]) -> tuple[str, ...]:
     spent = [f"{epsilon(figures, accountant):.3f}" for accountant in ("pld", "rdp")]
     accuracy = f"**{mean(figures):.2%}** ({low:.2%} to {high:.2%})"
     return (row.data, *spent, accuracy, row.method, f"jaxdp, {len(figures)} seeds")
+
+
+def _search_line(search: dict[str, Any]) -> tuple[str, ...]:
+    setting = search["setting"]
+    figures = [each for each in search["searches"] if each["test_accuracy"] is not None]
+    low, high = between(figures)
+    method = f"{LINEAR}, its learning rate and clip norm chosen by {setting['runs']:g} runs or so, which ε pays for"
+    accuracy = f"**{mean(figures):.2%}** ({low:.2%} to {high:.2%})"
+    return ("MNIST", "", f"{setting['epsilon']:.3f}", accuracy, method, f"jaxdp, {len(figures)} searches")
 
 
 def _quoted_line(data: str, quoted: Quoted) -> tuple[str, ...]:

@@ -30,18 +30,18 @@ def _points(name: str, method: str, words: tuple[str, ...], budgets: tuple[float
     return {f"{name}-{e:g}": Row(method, ("train", *words, "--target-epsilon", f"{e:g}", *_PLD)) for e in budgets}
 
 
-_LINEAR, _PATE = "linear on scattering", "PATE, by the votes' noise alone"
+LINEAR, _PATE = "linear on scattering", "PATE, by the votes' noise alone"
 ROWS = {
     "default": Row("`jaxdp train` alone", ("train",), in_table=True),
-    "mnist-0.3": Row(_LINEAR, ("train", "--recipe", "scattering-0.3"), in_table=True),
-    "mnist-1": Row(_LINEAR, ("train", "--recipe", "scattering", *_PLD), in_table=True),
-    "mnist-3": Row(_LINEAR, ("train", "--recipe", "scattering-3"), in_table=True),
+    "mnist-0.3": Row(LINEAR, ("train", "--recipe", "scattering-0.3"), in_table=True),
+    "mnist-1": Row(LINEAR, ("train", "--recipe", "scattering", *_PLD), in_table=True),
+    "mnist-3": Row(LINEAR, ("train", "--recipe", "scattering-3"), in_table=True),
     "pate": Row(_PATE, ("pate",), in_table=True),
     "adult-1": Row(
         "logistic regression", ("train", *adult.WORDS, "--target-epsilon", "1", *_PLD), "Adult", in_table=True
     ),
-    **_points("mnist", _LINEAR, ("--recipe", "scattering-0.3", "--lr", "0.1"), (0.1,)),
-    **_points("mnist", _LINEAR, ("--recipe", "scattering-3"), (8.0,)),
+    **_points("mnist", LINEAR, ("--recipe", "scattering-0.3", "--lr", "0.1"), (0.1,)),
+    **_points("mnist", LINEAR, ("--recipe", "scattering-3"), (8.0,)),
     **_points("cnn", "CNN", ("--model", "cnn"), (0.1, 0.3, 1.0, 3.0, 8.0)),
     **{f"pate-{e:g}": Row(_PATE, ("pate", "--target-epsilon", f"{e:g}")) for e in (0.5, 1.0)},
 }
@@ -52,6 +52,12 @@ def measured(path: Path) -> dict[str, list[Figures]]:
     rows = json.loads(path.read_text())["rows"] if path.exists() else {}
     now = described({name: [] for name in ROWS})
     return {name: row["figures"] for name, row in rows.items() if {**row, "figures": []} == now.get(name)}
+
+
+def searched(path: Path) -> dict[str, Any] | None:
+    """What benchmarks/search.py wrote beside a file of the rows; None where it hasn't."""
+    own = path.with_name("search.json")
+    return json.loads(own.read_text()) if own.exists() else None
 
 
 def described(found: dict[str, list[Figures]]) -> dict[str, Any]:

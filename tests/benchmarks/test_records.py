@@ -37,6 +37,11 @@ def test_the_table_has_both_sides_by_epsilon_and_the_picture_has_curves(tmp_path
     assert all(len(row) == len(records_report.HEADINGS) for row in rows)
     ours = next(row for row in rows if row[-1] == "jaxdp, 2 seeds")
     assert ours[:4] == ("MNIST", "1.000", "1.100", "**98.50%** (98.00% to 99.00%)")
+    searches = [{"test_accuracy": 0.97}, {"test_accuracy": None}, {"test_accuracy": 0.98}]
+    search = {"setting": {"epsilon": 1.0, "runs": 5.0}, "searches": searches}
+    (paid,) = set(records_report.rows(found, search)) - set(rows)
+    assert paid[2:4] == ("1.000", "**97.50%** (97.00% to 98.00%)")
+    assert paid[-1] == "jaxdp, 2 searches"
     assert [row[0] for row in rows] == sorted((row[0] for row in rows), reverse=True)
     records_report.draw(found, tmp_path / "records.png")
     assert (tmp_path / "records.png").stat().st_size > 10_000
