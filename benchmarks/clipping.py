@@ -21,9 +21,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import matplotlib
-import optax
 import record
 import tyro
+from programs import programs_of, reference_of
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -86,19 +86,11 @@ def main(options: Options) -> None:
 def measure(options: Options, workload: Workload) -> list[Variant]:
     """All programs of a workload, interleaved."""
     params, batch = workload.params, workload.batch
-    programs: dict[str, Callable[..., Any]] = {
-        "gradient, batched": lambda p, b: jax.grad(lambda p: jnp.mean(workload.batch_loss(p, b)))(p),
-        "gradient, vmapped": lambda p, b: jax.grad(lambda p: jnp.mean(jax.vmap(workload.loss, (None, 0))(p, b)))(p),
-    }
+    programs = programs_of(workload, options.methods)
     auto = jaxdp.clipped_grad(workload.loss, clip_norm=1.0)
     rows = auto.usual_microbatch_size(auto.trace(params, batch, (), None), params, workload.batch_size)
     if rows < workload.batch_size and workload.batch_size % rows == 0:
         programs["gradient, microbatched"] = _microbatched(programs["gradient, vmapped"], rows)
-    for method in options.methods:
-        programs[f"clipped, {method}"] = jaxdp.clipped_grad(workload.loss, clip_norm=1.0, method=method)
-    programs["whole step, plain"] = _plain_step(programs["gradient, vmapped"])
-    programs["whole step, private"] = _private_step(workload)
-    programs["noise alone"] = lambda p, b: jaxdp.noise.tree_normal(jax.random.key(0), p)
     compiled, variants = [], []
     for name, program in programs.items():
         call, variant = _compile(workload, name, program, params, batch)
@@ -139,30 +131,6 @@ def _compile(workload: Workload, name: str, program: Any, params: Any, batch: An
     return compiled, Variant(workload.name, name, workload.batch_size, seconds, memory)
 
 
-def _plain_step(gradient: Callable[..., Any]) -> Callable[..., Any]:
-    optimizer = optax.sgd(0.1, momentum=0.9)
-
-    def step(params: Any, batch: Any) -> Any:
-        updates, _ = optimizer.update(gradient(params, batch), optimizer.init(params), params)
-        return optax.apply_updates(params, updates)
-
-    return step
-
-
-def _private_step(workload: Workload) -> Callable[..., Any]:
-    optimizer = jaxdp.dp_sgd(
-        0.1, momentum=0.9, noise_multiplier=1.0, expected_batch_size=workload.batch_size, key=jax.random.key(0)
-    )
-    clipped = jaxdp.clipped_grad(workload.loss, clip_norm=1.0)
-
-    def step(params: Any, batch: Any) -> Any:
-        out = clipped(params, batch)
-        updates, _ = optimizer.update(out.grads, optimizer.init(params), params, sensitivity=out.sensitivity)
-        return optax.apply_updates(params, updates)
-
-    return step
-
-
 def _sweep(options: Options) -> list[Variant]:
     variants = []
     for name in options.workloads:
@@ -191,9 +159,7 @@ def _sweep(options: Options) -> list[Variant]:
 def reference(variants: list[Variant], name: str) -> Variant:
     """What a program is compared with: the plain step, or the faster plain gradient."""
     rows = {v.name: v for v in variants}
-    if name.startswith("whole step"):
-        return rows["whole step, plain"]
-    return min(rows["gradient, batched"], rows["gradient, vmapped"], key=lambda v: v.median)
+    return min((rows[other] for other in reference_of(name)), key=lambda v: v.median)
 
 
 def _print(variants: list[Variant]) -> None:

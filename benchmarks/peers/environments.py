@@ -16,6 +16,7 @@ from pathlib import Path
 
 LISTS = Path(__file__).parent
 PEERS = ("tf-privacy", "opacus", "jax-privacy", "optax")
+COMPILERS = "compilers"  # jaxdp's own, with XLA's compilers for devices that aren't here (accelerators.py)
 _PYTHONS = ("3.11", "3.12", "3.13")
 
 
@@ -27,13 +28,13 @@ def python_of(peer: str, device: str = "cpu") -> Path:
     """The Python of a peer's environment, which is made if it isn't there.
 
     Args:
-        peer: one of `PEERS`.
+        peer: one of `PEERS`, or `COMPILERS`.
         device: "cpu", "gpu" or "tpu".
 
     Raises:
         UnavailableError: for an unknown peer, where there is no Python for it, or where its packages can't be installed.
     """
-    if peer not in PEERS:
+    if peer not in (*PEERS, COMPILERS):
         raise UnavailableError(f"there is no peer named {peer!r}: choose of {', '.join(PEERS)}")
     first, *lines = (LISTS / f"{peer}.txt").read_text().splitlines()
     needed = [line.split("#")[0].strip() for line in lines if "# on " not in line or line.endswith(f"# on {device}")]

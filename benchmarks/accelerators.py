@@ -1,0 +1,120 @@
+"""What clipping costs on TPUs and GPUs that aren't here, by the estimates of their own compilers.
+
+    python benchmarks/accelerators.py                                    # every workload for every target, an hour or two
+    python benchmarks/accelerators.py --targets tpu-v5e --workloads mlp cnn
+    python benchmarks/accelerators.py --targets h100 --methods auto ghost vmap
+
+XLA compiles for a TPU or an H100 on a machine that has neither; the environments for it are made once, from
+peers/compilers.txt. Each program of each workload is compiled: the plain gradient, clipped ones, whole steps, the noise alone. A
+TPU's compiler says how many cycles it expects each operation to take; those of a loop are counted as often as it runs. For a GPU
+there are no cycles but what can be counted: kernels, bytes, operations of matrix products by precision, and a roofline of these,
+the time that memory or products take at the least. NONE OF THIS IS A MEASUREMENT. Where the device is here after all, the same
+programs are timed beside it. Prints tables, and writes them with a picture to benchmarks/results/compilers/; what was found for
+other workloads stays. `python benchmarks/readme.py` puts a table into README.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import compiler_report
+import record
+import tyro
+from compile_for import LINE
+from peers.environments import COMPILERS, UnavailableError, python_of
+from rich.console import Console
+from targets import TARGETS, Target
+from workloads import WORKLOADS
+
+_SCRIPT, _FOLDER = Path(__file__).with_name("compile_for.py"), "compilers"
+_COLUMNS = 120  # of a log
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What clipping costs on TPUs and GPUs that aren't here."""
+
+    targets: tuple[str, ...] = tuple(TARGETS)
+    """what to compile for"""
+    workloads: tuple[str, ...] = tuple(WORKLOADS)
+    """which models"""
+    methods: tuple[str, ...] = ("auto", "vmap")
+    """how gradients are clipped"""
+    results: Path = Path(__file__).parent / "results"
+    """where to write"""
+
+
+def main(options: Options) -> None:
+    """Compile, print and write."""
+    for asked, known, what in ((options.targets, TARGETS, "target"), (options.workloads, WORKLOADS, "workload")):
+        if unknown := [name for name in asked if name not in known]:
+            sys.exit(f"there is no {what} named {', '.join(unknown)}: choose of {', '.join(known)}")
+    console, failed = Console(width=max(Console().width, _COLUMNS)), False
+    for target in (TARGETS[name] for name in options.targets):
+        try:
+            with console.status(f"{target.name}: its compiler's environment (made once)"):
+                python = python_of(COMPILERS, target.device)
+        except UnavailableError as error:
+            console.print(f"{target.name}: {error}", markup=False)
+            failed = True
+            continue
+        here = record.find_device(target.device)
+        for workload in options.workloads:
+            is_here = here is not None and here.model == target.kind
+            found = _compiled(python, target, workload, options.methods, console, here=is_here)
+            failed |= not found
+            if found:
+                _kept(options.results, target, workload, found)
+                console.print(compiler_report.table(target, found))
+    compiler_report.draw(options.results / _FOLDER)
+    console.print(f"written to {options.results / _FOLDER}")
+    if failed:
+        sys.exit("not everything could be compiled; what could is written")
+
+
+def _compiled(
+    python: Path, target: Target, workload: str, methods: tuple[str, ...], console: Console, *, here: bool
+) -> list[dict[str, Any]]:
+    """The figures of each program of a workload that could be compiled, as its process gives them."""
+    asked = json.dumps({"target": target.name, "workload": workload, "methods": methods, "here": here})
+    found: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        console.status(f"{target.name}, {workload}") as status,
+        subprocess.Popen(
+            [str(python), str(_SCRIPT), asked], stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        for line in process.stdout or ():
+            if not line.startswith(LINE):
+                continue
+            figures = json.loads(line.removeprefix(LINE))
+            status.update(f"{target.name}, {workload}: after {figures['program']}")
+            if "problem" in figures:
+                console.print(f"{target.name}, {workload}, {figures['program']}: {figures['problem']}", markup=False)
+            else:
+                found.append(figures)
+        if process.wait():
+            errors.seek(0)
+            last = [line.strip() for line in errors if line.strip()][-1:]
+            said = " ".join(last) or f"it ended with {process.returncode}"
+            console.print(f"{target.name}, {workload}: {said}", markup=False)
+    return found
+
+
+def _kept(results: Path, target: Target, workload: str, found: list[dict[str, Any]]) -> None:
+    """Write what was found beside what there is of other workloads."""
+    path = results / _FOLDER / f"{target.name}.json"
+    before = json.loads(path.read_text())["programs"] if path.exists() else []
+    programs = [each for each in before if each["workload"] != workload] + found
+    programs.sort(key=lambda each: list(WORKLOADS).index(each["workload"]))
+    content = {"estimated_by": "a compiler; nothing was measured", "programs": programs}
+    record.write(results, target.name, content, record.Device(_FOLDER, target.kind))
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options))
