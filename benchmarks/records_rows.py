@@ -27,7 +27,12 @@ class Row(NamedTuple):
 
 
 def _points(name: str, method: str, words: tuple[str, ...], budgets: tuple[float, ...]) -> dict[str, Row]:
-    return {f"{name}-{e:g}": Row(method, ("train", *words, "--target-epsilon", f"{e:g}", *_PLD)) for e in budgets}
+    return {
+        f"{name}-{e:g}": Row(
+            method, ("train", *words, "--target-epsilon", f"{e:g}", *_PLD), in_table=name.startswith("cnn") and e == 1
+        )
+        for e in budgets
+    }
 
 
 LINEAR, _PATE = "linear on scattering", "PATE, by the votes' noise alone"
@@ -43,6 +48,7 @@ ROWS = {
     **_points("mnist", LINEAR, ("--recipe", "scattering-0.3", "--lr", "0.1"), (0.1,)),
     **_points("mnist", LINEAR, ("--recipe", "scattering-3"), (8.0,)),
     **_points("cnn", "CNN", ("--model", "cnn"), (0.1, 0.3, 1.0, 3.0, 8.0)),
+    **_points("cnn-augmented", "CNN, four distortions of an image", ("--recipe", "cnn-augmented"), (1.0,)),
     **{f"pate-{e:g}": Row(_PATE, ("pate", "--target-epsilon", f"{e:g}")) for e in (0.5, 1.0)},
 }
 

@@ -80,6 +80,16 @@ RECIPES = {
         _SCATTERING, about="the same for epsilon 0.3 by PLD", sgd_lr=0.35, target_epsilon=0.3, accountant="pld"
     ),
     "cnn": _CNN,
+    "cnn-augmented": replace(
+        _CNN,
+        about="the same network, better and slower: larger batches, momentum, averaged parameters, four distortions of an image",
+        sgd_lr=2.0,
+        batch_size=2048,
+        momentum=0.9,
+        ema=0.9,
+        augmentations=4,
+        clip_norm=0.1,
+    ),
     "mlp": replace(_CNN, about="the tutorials' MLP", model="mlp"),
     "tutorial": Recipe(
         about="TF Privacy's walk-through: batches of 250, noise multiplier 1.3, 15 epochs",
