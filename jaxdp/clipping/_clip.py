@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._types import Params
-from ._norm import UNIT_ROUNDOFF, per_example_norms, relative_error_bound
+from ._norm import UNIT_ROUNDOFF, per_example_norms, relative_error_bound, sum_of_squares, sum_of_squares_error
 from .rules import ClipRule, Groups
 from .rules._rule import ROUND_DOWN
 
@@ -183,6 +183,35 @@ def join_norms(norms: Sequence[Norm], size: int) -> Norm:
 
     slack = jnp.float32(1 + (len(norms) + 6) * UNIT_ROUNDOFF)
     return Norm(join([n.value for n in norms]), join([n.upper for n in norms]) * slack)
+
+
+def leave_apart(grads: Any) -> tuple[list[Float[Array, "B ..."]], Callable[[list[Float[Array, "..."]]], Any]]:
+    """As `pack_into_matrices`, where copying costs more than further operations: each leaf as it is."""
+    leaves, treedef = jax.tree.flatten(grads)
+    return leaves, treedef.unflatten
+
+
+def join_apart(norms: Sequence[Norm], leaves: Sequence[Float[Array, "B ..."]], size: int) -> Norm:
+    """The norm over all parts, [B], of which some are norms already and some are leaves: one root for all of them.
+
+    It is inf from 1e19 on.
+    """
+    squares = sum((sum_of_squares(leaf, (0,)) for leaf in leaves), jnp.zeros(size, jnp.float32))
+    value, upper = (
+        sum((jnp.square(part) for part in parts), squares)
+        for parts in (zip(*norms, strict=True) if norms else ((), ()))
+    )
+    worst = max((sum_of_squares_error(leaf.shape) for leaf in leaves), default=0.0)
+    slack = jnp.float32(1 + worst + (len(norms) + len(leaves) + 64) * UNIT_ROUNDOFF)
+    return Norm(jnp.sqrt(value), jnp.sqrt(upper + 2.0**-100) * slack)
+
+
+def sum_weighted_apart(
+    leaf: Float[Array, "B ..."], usable: Bool[Array, " B"], factors: Float[Array, " B"]
+) -> Float[Array, "..."]:
+    """As `sum_weighted`, of a leaf as it is."""
+    column = (-1, *[1] * (leaf.ndim - 1))
+    return jnp.sum(jnp.where(usable.reshape(column), leaf * factors.reshape(column), 0), axis=0)
 
 
 def sum_weighted(

@@ -13,6 +13,7 @@ from .._errors import UsageError
 from .._types import Batch, LossFn, Params
 from ..jaxprs import with_ordered_convolutions
 from ..sampling import Draw
+from ._arithmetic import PRECISIONS, arithmetic_of
 from ._clip import ClippedSum, Clipping
 from ._inputs import check_batch, check_loss, check_mask, check_params, example_keys
 from ._per_example import sum_by_vmap
@@ -78,11 +79,13 @@ class ClippedGrad:
     method: str = "auto"
     strict: bool = False
     microbatch_size: int | None = None
+    precision: str = "auto"
     num_examples: int | None = None  # of the run, if it is a run's
 
     def __post_init__(self) -> None:
         _checks.set_fields(self, clip_norm=_checks.clip_norm(self.clip_norm))
         _checks.one_of("method", self.method, METHODS)
+        _checks.one_of("precision", self.precision, PRECISIONS)
         _checks.function("loss_fn", self.loss_fn, "give a function of (params, example)")
         for name in ("has_aux", "strict"):
             _checks.set_fields(self, **{name: _checks.flag(name, getattr(self, name))})
@@ -239,7 +242,9 @@ class ClippedGrad:
 
     def _trace(self, params: Params, batch: Batch, shared: tuple[Any, ...], keys: Any) -> Traced:
         groups = self.rule.groups(params).of_leaf
-        return trace_loss(self.loss_fn, self.has_aux, params, batch, shared, keys, groups)
+        return trace_loss(
+            self.loss_fn, self.has_aux, params, batch, shared, keys, groups, arithmetic_of(self.precision)
+        )
 
     def usual_microbatch_size(self, loss: Traced | None, params: Params, examples: float) -> int:
         """How many of a batch's examples to process at once: as the user says, or under "auto" what suits the device, or all."""
@@ -256,7 +261,7 @@ class ClippedGrad:
 
         def run(params: Params, examples: Examples) -> ClippedSum:
             if loss is not None:
-                out = sum_by_ghost(loss, clipping, params, examples, shared)
+                out = sum_by_ghost(loss, clipping, params, examples, shared, arithmetic_of(self.precision))
             else:
                 out = sum_by_vmap(self.loss_fn, self.has_aux, clipping, params, examples, shared)
             losses, aux = jax.tree.map(lambda leaf: _zero_where_masked(leaf, examples.mask), (out.losses, out.aux))
@@ -274,6 +279,7 @@ def clipped_grad(
     method: str = "auto",
     strict: bool = False,
     microbatch_size: int | None = None,
+    precision: str = "auto",
 ) -> ClippedGrad:
     r"""The function that returns the sum of clipped per-example gradients.
 
@@ -303,6 +309,9 @@ def clipped_grad(
         microbatch_size: how many examples to process at once; by default what suits the device under "auto", else the whole
             batch. Bounds memory; need not divide B; changes no result beyond the order of the sum. Microbatches of padding
             alone at the end of a batch are not computed.
+        precision: of the norms and sums of "auto" and "ghost". "float32": all of it. "bfloat16": weight gradients from factors
+            that are rounded once to what a TPU's matrix unit reads, as in ordinary training there; norms are those of the
+            rounded numbers, as upper bounds that are up to a few per cent higher. "auto": "bfloat16" on a TPU, else "float32".
 
     Returns:
         A `ClippedGrad`: `grad_fn(params, batch, *shared, mask=None, rng=None, rule_state=None) -> ClippedGrads`, where
@@ -334,6 +343,7 @@ def clipped_grad(
         method=method,
         strict=strict,
         microbatch_size=microbatch_size,
+        precision=precision,
     )
 
 

@@ -10,6 +10,7 @@ million parameters, and half of that for the norm.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from jaxtyping import Array, Float
 from ._powers import exponent_of, times_power_of_two
 
 _BLOCK = 32
+_ONE_SUM, _SMALLEST = 2**14, 2.0**-126
 UNIT_ROUNDOFF = 2.0**-24
 
 
@@ -76,3 +78,30 @@ def sum_in_blocks(x: Float[Array, "B size"]) -> Float[Array, " B"]:
         padded = jnp.pad(x, ((0, 0), (0, columns * block - x.shape[1])))
         x = jnp.sum(padded.reshape(-1, block, columns), axis=1)
     return jnp.sum(x, axis=1)
+
+
+def sum_of_squares(x: Float[Array, "*n"], apart: Sequence[int] = ()) -> Float[Array, "*apart"]:
+    """Of an array's entries, those along some axes apart, with what squares below float32's range could have added.
+
+    A single pass, for devices on which that is what counts: inf where the sum exceeds float32, which is from lengths of 1e19 on.
+
+    Args:
+        x: any floating dtype; n entries to each sum.
+        apart: axes that are kept.
+
+    Returns:
+        float32. The true sum exceeds it by at most `sum_of_squares_error(x.shape)`, relatively.
+    """
+    x = jnp.square(x.astype(jnp.float32))
+    own = [axis for axis in range(x.ndim) if axis not in apart]
+    below = jnp.float32(math.prod(x.shape[axis] for axis in own) * 2 * _SMALLEST)
+    if x.size > _ONE_SUM and len(own) > 1:  # of sums: fewer additions one upon another
+        x = jax.lax.optimization_barrier(jnp.sum(x, axis=own[-1], keepdims=True))
+    return jnp.sum(x, axis=own) + below
+
+
+def sum_of_squares_error(shape: Sequence[int]) -> float:
+    """By how much, relatively, such a sum can be off, whichever way a device adds up and rounds."""
+    size = math.prod(shape)
+    terms = size if size <= _ONE_SUM or len(shape) < 2 else size // max(shape[-1], 1) + shape[-1]
+    return gamma(2 * (terms + 4))

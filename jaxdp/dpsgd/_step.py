@@ -114,11 +114,12 @@ class PrivateStep:
         optimizer: optax.GradientTransformation,
         *,
         has_aux: bool,
+        precision: str,
         self_check: bool,
     ) -> None:
         check_transform(optimizer)
         self.run = run
-        self._grad_fn = run.clipped_grad(loss_fn, has_aux=has_aux)
+        self._grad_fn = run.clipped_grad(loss_fn, has_aux=has_aux, precision=precision)
         self._optimizer = in_float32(optimizer)
         self._takes_rng = takes_rng(loss_fn)
         self._checks_itself = self_check

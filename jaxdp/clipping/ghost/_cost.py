@@ -18,6 +18,7 @@ from ._kinds import EXAMPLE, Kind, kinds_of
 from .rules import Layout
 
 OPERATIONS_PER_BYTE = 8
+_KEPT = 4  # an entry that is kept is written and read in float32, one of a row read in bfloat16
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,14 @@ class Choice:
     """How the norm is computed, what that costs per example, and why it was chosen.
 
     Attributes:
-        form: "rows" for norms from the rows of the outer products, "formed" for the gradient of each example.
+        form: "rows" for norms from the rows of the outer products, "formed" for the gradient of each example, "dropped" where
+            that isn't kept for the sum.
         operations: floating-point operations per example.
         kept: float32 entries that are kept per example until the clip factors are known, beside the rows.
         why: the reason in words.
     """
 
-    form: Literal["rows", "formed"]
+    form: Literal["rows", "formed", "dropped"]
     operations: int
     kept: int
     why: str
@@ -74,6 +76,34 @@ def choose(layouts: Sequence[Layout], entries: int, *, aligned: bool, together: 
     if by_rows <= formed:
         return Choice("rows", gram + gradient, matrices, "fewer bytes and operations than forming it")
     return Choice("formed", gradient, entries, "cheaper than the products of all pairs of rows")
+
+
+def choose_for_matrix_unit(
+    layouts: Sequence[Layout], entries: int, *, aligned: bool, together: bool, one_value: bool
+) -> Choice:
+    """The cheaper form where a matrix unit multiplies, and what reads a product needn't wait for it to be written.
+
+    Args:
+        layouts: of its uses, all of them products.
+        entries: of its leaves together.
+        aligned, together: as for `choose`.
+        one_value: whether all uses are of one value that holds the leaves' entries and nothing else.
+
+    Returns:
+        The choice. A gradient that is formed is kept where that takes less memory than its rows, of which the sum is made else.
+    """
+    if not (aligned and together):
+        return choose(layouts, entries, aligned=aligned, together=together, own_norm=False)
+    gradient = sum(2 * use.products for use in layouts)
+    rows = sum(use.stack * use.rows * use.floats for use in layouts)
+    single = len(layouts) == 1 and layouts[0].rows == 1
+    gram = 0 if single else sum(2 * a.stack * a.rows * b.rows * a.floats for a in layouts for b in layouts)
+    if gram <= gradient:
+        return Choice("rows", gram + gradient, 0, "fewer operations than forming it")
+    why = "fewer operations than the products of all pairs of rows"
+    if one_value and _KEPT * entries > rows:
+        return Choice("dropped", 2 * gradient, 0, why)
+    return Choice("formed", gradient, entries, why)
 
 
 def activations(jaxpr: JaxprParts, kinds: Sequence[Kind]) -> int:

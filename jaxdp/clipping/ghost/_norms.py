@@ -40,6 +40,7 @@ def norm_of_sum(uses: Sequence[OuterProducts], square: Square | None = None) -> 
     Returns:
         float32 scalars; NaN or inf where a row has a NaN or infinite entry.
     """
+    uses = [OuterProducts(*map(_in_rows, use)) for use in uses]
     uses, exponent = _scale([_repeat_single_row(use) for use in uses] if len(uses) > 1 else uses)
     if len(uses) == 1 and uses[0].left.row_count == uses[0].right.row_count == 1:
         squared, error = _square_of_outer_product(*uses[0])
@@ -48,6 +49,13 @@ def norm_of_sum(uses: Sequence[OuterProducts], square: Square | None = None) -> 
     computed = jnp.sqrt(jnp.maximum(squared, error))
     upper = jnp.sqrt(jnp.maximum(squared, 0) + error) * jnp.float32(1 + 4 * UNIT_ROUNDOFF)
     return Norm(times_power_of_two(computed, exponent), times_power_of_two(upper, exponent))
+
+
+def _in_rows(side: Dense | OneHot) -> Dense | OneHot:
+    """A row's entries on one axis."""
+    return (
+        Dense(side.rows.reshape(*side.rows.shape[:2], -1)) if isinstance(side, Dense) and side.rows.ndim != 3 else side
+    )
 
 
 def _repeat_single_row(use: OuterProducts) -> OuterProducts:

@@ -10,6 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import jax
+import jax.numpy as jnp
+
 from ...jaxprs._jaxpr import (
     REMAT,
     SCAN,
@@ -23,14 +26,16 @@ from ...jaxprs._jaxpr import (
     scan_parts,
     source_line,
 )
+from .._arithmetic import Arithmetic
 from . import rules
-from ._cost import Choice, activations, choose
+from ._cost import Choice, activations, choose, choose_for_matrix_unit
 from ._kinds import BOTH, EXAMPLE, NEITHER, PARAMS, Kind, output_kinds, scan_kinds
 from ._views import Origin, origin_of_leaf, origin_of_output
 from .rules import Layout, Rule
 from .rules._rule import Square
 
 Path = tuple[int, ...]
+_ROUNDED = frozenset(map(jnp.dtype, ("bfloat16", "float32")))  # types whose factors may be
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Site:
         own: the layout of the equation's operand itself, its axes in the order that the component's uses share.
         swap: whether left and right are exchanged to agree with the component's other uses.
         pooled: whether the cotangents of all rows are the same, since nothing but the sum of the outputs is used.
+        rounded: whether the factors of its outer products are rounded to what a matrix unit reads.
     """
 
     path: Path
@@ -59,6 +65,7 @@ class Site:
     own: Layout
     swap: bool = False
     pooled: bool = False
+    rounded: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -110,6 +117,17 @@ class Component:
         return tuple(dict.fromkeys(site.source for site in self.sites))
 
     @property
+    def rounded_paths(self) -> list[Path]:
+        """Of the uses whose factors are rounded."""
+        return [site.path for site in self.sites if site.rounded]
+
+    @property
+    def is_single_row(self) -> bool:
+        """Whether factors are rounded and the gradient is one outer product, or one for each matrix of the loops that stack."""
+        own = self.sites[0].own
+        return self.sites[0].rounded and len(self.sites) == 1 and self.sites[0].layout.rows == own.stack == 1
+
+    @property
     def square(self) -> Square | None:
         """The own way to the squared norm of the rule that all uses share, if there is one and they lie the same way round."""
         return None if any(site.swap for site in self.sites) else _shared_square(self.sites)
@@ -146,13 +164,14 @@ class Plan:
         return {site.path: site for component in self.components for site in component.sites}
 
 
-def make_plan(jaxpr: JaxprParts, kinds: Sequence[Kind], groups: Sequence[int]) -> Plan:
+def make_plan(jaxpr: JaxprParts, kinds: Sequence[Kind], groups: Sequence[int], arithmetic: Arithmetic) -> Plan:
     """The plan for a loss.
 
     Args:
         jaxpr: of one example's loss, hoisted; its first output is the loss, the others don't matter.
         kinds: of its inputs; those of kind PARAMS are the leaves, and come first.
         groups: of each leaf, with which others it is clipped.
+        arithmetic: of norms and sums.
 
     Returns:
         The plan.
@@ -167,7 +186,7 @@ def make_plan(jaxpr: JaxprParts, kinds: Sequence[Kind], groups: Sequence[int]) -
             direct |= {leaf: direct.get(leaf, []) for leaf in leaves}
         else:
             together = len({groups[leaf] for leaf in leaves}) == 1
-            components.append(_component(leaves, sites, walk.origins, shapes, together))
+            components.append(_component(leaves, sites, walk.origins, shapes, together, arithmetic))
     used = set(direct) | {leaf for component in components for leaf in component.leaves}
     unused = tuple(leaf for leaf in range(len(shapes)) if leaf not in used)
     return Plan(
@@ -317,10 +336,22 @@ def _component(
     origins: dict[Var, Origin],
     shapes: Sequence[tuple[int, ...]],
     together: bool,
+    arithmetic: Arithmetic,
 ) -> Component:
     rearranged = all(origins[site.source].isometric for site in sites)
+    if arithmetic.rounds and all(map(_may_be_rounded, sites)):
+        sites = tuple(replace(site, rounded=True) for site in sites)
     aligned = _align(sites, origins) if rearranged else None
     entries = sum(math.prod(shapes[leaf]) for leaf in leaves)
+    if sites[0].rounded:
+        choice = choose_for_matrix_unit(
+            [site.layout for site in sites],
+            entries,
+            aligned=aligned is not None,
+            together=together,
+            one_value=rearranged and len({site.source for site in sites}) == 1,
+        )
+        return Component(tuple(sorted(leaves)), aligned or sites, rearranged, choice)
     choice = choose(
         [site.layout for site in sites],
         entries,
@@ -329,6 +360,17 @@ def _component(
         own_norm=_shared_square(sites) is not None,
     )
     return Component(tuple(sorted(leaves)), aligned or sites, rearranged, choice)
+
+
+def _may_be_rounded(site: Site) -> bool:
+    """Whether a matrix unit multiplies in its own precision, and the user has asked for no other."""
+    plain = site.eqn.params.get("precision", "none") in (
+        None,
+        jax.lax.Precision.DEFAULT,
+        (jax.lax.Precision.DEFAULT,) * 2,
+    )
+    types = [v.aval.dtype for v in (*site.eqn.invars, *site.eqn.outvars)]
+    return site.rule.repeats is not None and plain and all(t in _ROUNDED for t in types)
 
 
 def _shared_square(sites: Sequence[Site]) -> Square | None:

@@ -9,20 +9,25 @@ import jax.numpy as jnp
 from ..._types import Params
 from ...jaxprs import evaluate
 from ...jaxprs._jaxpr import Eqn, bind, is_cast
+from .._arithmetic import Arithmetic, rounded
 from .._clip import (
     ClippedSum,
     Clipping,
     Norm,
     cast_behind_barrier,
+    join_apart,
     join_norms,
+    leave_apart,
     norm_of_matrices,
     pack_into_matrices,
     sum_weighted,
+    sum_weighted_apart,
 )
 from .._reducer import Examples
 from ._gradient import form_gradient, outer_products, sum_gradients
 from ._norms import norm_of_sum
 from ._plan import Component, Path, Plan, Site
+from ._rounded import norm_by_gram_matrices, norm_of_formed, norm_of_single_row
 from ._tap import make_taps, run_tapped
 from ._trace import Traced
 
@@ -42,16 +47,21 @@ class _Group(NamedTuple):
     Attributes:
         kept: gradients of every example by leaf, [B, ...].
         formed: components that are one rearrangement of their leaves, and its gradients of every example.
-        by_rows: components whose gradients are never formed.
+        unkept: components whose gradients are never formed, or dropped.
     """
 
     kept: dict[int, Any]
     formed: list[tuple[Component, Any]]
-    by_rows: list[Component]
+    unkept: list[Component]
 
 
 def sum_by_ghost(
-    loss: Traced, clipping: Clipping, params: Params, examples: Examples, shared: tuple[Any, ...]
+    loss: Traced,
+    clipping: Clipping,
+    params: Params,
+    examples: Examples,
+    shared: tuple[Any, ...],
+    arithmetic: Arithmetic,
 ) -> ClippedSum:
     """The clipped sum of checked examples; losses and aux of masked ones are not zeroed."""
     plan, aux = loss
@@ -66,8 +76,8 @@ def sum_by_ghost(
     groups = [_Group({}, [], []) for _ in clipping.groups.shares]
     for component in plan.components:
         first, *others = {clipping.groups.of_leaf[leaf] for leaf in component.leaves}
-        if component.choice.form == "rows":
-            groups[first].by_rows.append(component)
+        if component.choice.form != "formed":
+            groups[first].unkept.append(component)
         elif component.is_one_rearrangement and not others:
             groups[first].formed.append((component, _form(plan, component, static, seen, by_leaf=False)))
         else:
@@ -76,20 +86,23 @@ def sum_by_ghost(
         group.kept.update(kept)
 
     total: dict[int, Any] = {}
-    packed = [
-        pack_into_matrices(cast_behind_barrier((group.kept, [grads for _, grads in group.formed]))) for group in groups
-    ]
+    pack = pack_into_matrices if arithmetic.packs else leave_apart
+    packed = [pack(cast_behind_barrier((group.kept, [grads for _, grads in group.formed]))) for group in groups]
     norms = []
     for group, (matrices, _) in zip(groups, packed, strict=True):
-        own = [_norms_by_rows(component, seen) for component in group.by_rows]
-        norms.append(join_norms([*own, norm_of_matrices(matrices)] if matrices else own, mask.shape[0]))
+        own = [_norms(component, seen, arithmetic) for component in group.unkept]
+        if arithmetic.packs:
+            norms.append(join_norms([*own, norm_of_matrices(matrices)] if matrices else own, mask.shape[0]))
+        else:
+            norms.append(join_apart(own, matrices, mask.shape[0]))
     usable, factors = clipping.factors([norm.upper for norm in norms], mask)
     for group, (matrices, unpack), factor in zip(groups, packed, factors, strict=True):
-        kept, formed = unpack([sum_weighted(matrix, usable, factor) for matrix in matrices])
+        add_up = sum_weighted if arithmetic.packs else sum_weighted_apart
+        kept, formed = unpack([add_up(matrix, usable, factor) for matrix in matrices])
         total |= kept
         for (component, _), part in zip(group.formed, formed, strict=True):
             total |= _pullback(plan, component, static)(part)
-        for component in group.by_rows:
+        for component in group.unkept:
             total |= _sum_component(plan, component, static, seen, usable, factor)
     zero = lambda leaf: jnp.zeros(leaves[leaf].shape, jnp.float32)
     grads = treedef.unflatten([total[leaf] if leaf in total else zero(leaf) for leaf in range(len(leaves))])
@@ -117,16 +130,31 @@ def _forward_and_backward(plan: Plan, leaves: list[Any], batch: list[Any], share
         return outs, operands, cotangents, gradients
 
     seen = _Seen(*jax.vmap(one)(batch))
-    operands, cotangents, direct = cast_behind_barrier((seen.operands, seen.cotangents, seen.direct))
+    read = [path for component in plan.components if not component.is_single_row for path in component.rounded_paths]
+    as_read = lambda path, value: rounded(value) if path in read else cast_behind_barrier(value)
+    operands = {path: tuple(as_read(path, other) for other in others) for path, others in seen.operands.items()}
+    cotangents = {path: as_read(path, cotangent) for path, cotangent in seen.cotangents.items()}
+    direct = cast_behind_barrier(seen.direct)
     return _Seen(seen.outs, operands, cotangents, direct)
 
 
-def _norms_by_rows(component: Component, seen: _Seen) -> Norm:
+def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
+    """Of each example's gradient with respect to leaves for which it isn't kept, [B]."""
+    sites = component.sites
+
     def one(operands: list[Any], cotangents: list[Any]) -> Norm:
-        uses = [outer_products(site, o, g) for site, o, g in zip(component.sites, operands, cotangents, strict=True)]
+        if component.choice.form == "dropped":
+            each = [form_gradient(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
+            (formed,) = _by_source(component, each)
+            return norm_of_formed(formed, sites, operands, cotangents, arithmetic)
+        if component.is_single_row:
+            return norm_of_single_row(sites[0], operands[0], cotangents[0], arithmetic)
+        if sites[0].rounded:
+            return norm_by_gram_matrices(sites, operands, cotangents, arithmetic)
+        uses = [outer_products(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
         return norm_of_sum(uses, component.square)
 
-    return jax.vmap(one)(*_of(component.sites, seen))
+    return jax.vmap(one)(*_of(sites, seen))
 
 
 def _form(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen, *, by_leaf: bool) -> Any:
@@ -159,10 +187,15 @@ def _sum_component(
 
     operands, cotangents = _of(component.sites, seen)
     sums = [
-        sum_gradients(site, [select(a) for a in o], select(g, factor))
+        sum_gradients(site, [select(a) for a in o], _as_added(site, select(g, factor)))
         for site, o, g in zip(component.sites, operands, cotangents, strict=True)
     ]
     return _pullback(plan, component, static)(_by_source(component, sums))
+
+
+def _as_added(site: Site, scaled: Any) -> Any:
+    """A cotangent times the clip factor, as the sum reads it."""
+    return scaled.astype(jnp.bfloat16) if site.rounded else scaled
 
 
 def _pullback(plan: Plan, component: Component, static: Sequence[Any]) -> Callable[[Sequence[Any]], dict[int, Any]]:

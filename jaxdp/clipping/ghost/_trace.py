@@ -7,6 +7,7 @@ import jax
 
 from ..._types import Batch, Example, LossFn, Params
 from ...jaxprs._jaxpr import parts_of, trace
+from .._arithmetic import Arithmetic
 from .._inputs import loss_of_example, shapes_of_row
 from ._hoist import hoist
 from ._kinds import EXAMPLE, NEITHER, PARAMS
@@ -33,6 +34,7 @@ def trace_loss(
     shared: tuple[Any, ...],
     keys: Any,
     groups: Sequence[int],
+    arithmetic: Arithmetic,
 ) -> Traced:
     """Trace the loss of one example and plan its clipping.
 
@@ -43,6 +45,7 @@ def trace_loss(
         shared: further arguments of the loss.
         keys: one key an example, or None.
         groups: of each leaf, with which others it is clipped.
+        arithmetic: of norms and sums.
 
     Returns:
         A `Traced`.
@@ -56,4 +59,4 @@ def trace_loss(
     jaxpr, (_, aux) = trace(one, params, example, key, shared)
     counts = [len(jax.tree.leaves(part)) for part in (params, (example, key), shared)]
     kinds = [PARAMS] * counts[0] + [EXAMPLE] * counts[1] + [NEITHER] * counts[2]
-    return Traced(make_plan(parts_of(hoist(jaxpr, kinds)), kinds, groups), jax.tree.structure(aux))
+    return Traced(make_plan(parts_of(hoist(jaxpr, kinds)), kinds, groups, arithmetic), jax.tree.structure(aux))

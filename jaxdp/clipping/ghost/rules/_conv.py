@@ -57,7 +57,9 @@ def gradient(eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], c
     right = _right(eqn, how, cotangent)
     kernel = eqn.invars[1].aval.shape
     out_channel, in_channel, *window = eqn.params["dimension_numbers"].rhs_spec
-    multiply = lambda left: jnp.einsum("etp,etd->epd", left, right, precision="highest")
+    multiply = lambda left: jnp.einsum(
+        "etp,etd->epd", left, right, precision="highest", preferred_element_type=jnp.float32
+    )
     if kernel[in_channel] < 8:  # too few channels for a product of their own
         formed = multiply(_patches(eqn, how, others[0]))
     else:
@@ -98,4 +100,11 @@ def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
     return tuple(permutation.index(i) for i in range(len(permutation)))
 
 
-CONVOLUTION = Rule(name="conv", covers=covers, layout=layout, outer_products=outer_products, gradient=gradient)
+def repeats(eqn: Eqn, operand: int) -> int:
+    """Once for each position in the kernel."""
+    return math.prod(eqn.invars[1].aval.shape[i] for i in eqn.params["dimension_numbers"].rhs_spec[2:])
+
+
+CONVOLUTION = Rule(
+    name="conv", covers=covers, layout=layout, outer_products=outer_products, gradient=gradient, repeats=repeats
+)

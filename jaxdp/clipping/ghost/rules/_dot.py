@@ -47,8 +47,9 @@ def outer_products(
     first, second = (n, n + theirs) if operand == 1 else (n + mine, n)
     free = [second + axes.free.index(i) for i in how.right_axes]
     right = jnp.transpose(cotangent, (*stack, *range(first, first + theirs), *free))
-    shape = (how.stack, how.rows)
-    return OuterProducts(Dense(left.reshape(*shape, how.left)), Dense(right.reshape(*shape, how.right)))
+    before = len(stack) + len(axes.other_free)
+    rows = lambda side: Dense(side.reshape(how.stack, how.rows, *side.shape[before:]))
+    return OuterProducts(rows(left), rows(right))
 
 
 class _Axes:
@@ -63,4 +64,9 @@ class _Axes:
         self.other_free = tuple(i for i in range(eqn.invars[1 - operand].aval.ndim) if i not in other_taken)
 
 
-DOT = Rule(name="dot_general", covers=covers, layout=layout, outer_products=outer_products)
+def repeats(eqn: Eqn, operand: int) -> int:
+    """Once: rows are those of the other operand."""
+    return 1
+
+
+DOT = Rule(name="dot_general", covers=covers, layout=layout, outer_products=outer_products, repeats=repeats)

@@ -76,9 +76,9 @@ class Layout:
 
 
 class Dense(NamedTuple):
-    """Vectors as rows [E, T, p] of any floating dtype."""
+    """Vectors as rows [E, T, p] of any floating dtype; p may stand for several axes."""
 
-    rows: Float[Array, "E T p"]
+    rows: Float[Array, "E T *p"]
 
     @property
     def row_count(self) -> int:
@@ -155,6 +155,8 @@ class Rule:
             overflow nor vanish. In time and memory in proportion to them; None for the products of all pairs of rows.
         equal_cotangents: (eqn, body). Whether the right vectors of all rows are sure to be the same, by how the equations of
             the body that it stands in use its output. Only the first is then kept.
+        repeats: (eqn, operand). For an operation that multiplies its two operands and adds up: how often, at most, an entry of
+            the other operand is an entry of left vectors. Where a matrix unit does it, factors may be rounded; None where not.
     """
 
     name: str
@@ -165,6 +167,7 @@ class Rule:
     gradient: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array], jax.Array] | None = None
     square: Square | None = None
     equal_cotangents: Callable[[Eqn, JaxprParts], bool] = no_equal_cotangents
+    repeats: Callable[[Eqn, int], int] | None = None
 
     def takes(self, eqn: Eqn, operand: int) -> bool:
         """Whether the parameter and the outputs of a use are real, and its other operands of the rule's types."""

@@ -1,0 +1,114 @@
+r"""The norm of a gradient whose factors are rounded to bfloat16, as an upper bound that covers what rounding is left.
+
+With rows \(a_t\) and \(g_t\) of bfloat16 numbers, the gradient is \(M = \sum_t a_t \otimes g_t = A^T G\). What is added up is
+\(\sum_t a_t \otimes s_t\) with \(s_t\) the rounded \(c\,g_t\), each entry off by \(\delta c\,|g_t|\) at most, with \(\delta\) a
+little above bfloat16's unit roundoff \(2^{-8}\). All of that together is off by at most \(\delta c\,\lVert A\rVert_2 \lVert
+G\rVert_F\), so that it is no longer than \(c\,(\lVert M\rVert + \delta R)\) with \(R = \lVert A\rVert_F \lVert G\rVert_F\). The
+norm of M is taken in one of three ways. Products of bfloat16 numbers are exact in float32, and a sum of n of them is off by
+\(\gamma_n\), relatively to the sum of their absolute values:
+
+- a single row: \(\lVert M\rVert = R\), of unrounded rows, which rounding makes no longer than by \(1 + \delta\) each;
+- Gram matrices: \(\lVert M\rVert^2 = \sum_{st} K_{st} L_{st}\) is off by at most
+  \((\gamma_p + \gamma_d + \gamma_p\gamma_d) R^2 + \gamma_m \sum_{st} |K_{st} L_{st}|\), with m the additions of the outer sum;
+  the lengths in R are roots of the traces of K and L, and \(\lVert A\rVert_2^2\) is at most the greatest row sum of |K|;
+- formed: each entry of M is off by \(\gamma_T \sum_t |a_t| \otimes |g_t|\), and so M by \(\gamma_T R\).
+
+Products below float32's range count as \(2^{-126}\), those above it make the bound infinite, and the example contributes nothing.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._arithmetic import Arithmetic
+from .._clip import Norm
+from .._norm import sum_of_squares, sum_of_squares_error
+from ._gradient import outer_products
+from ._plan import Site
+from .rules import Dense
+
+_SMALLEST = 2.0**-125  # what a product below float32's range could have been, doubled for the rounding of sums of them
+_ROOTS = 2.0**-18  # what a device's square roots, divisions and scalings are off by, all together
+
+
+def norm_of_single_row(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, arithmetic: Arithmetic) -> Norm:
+    """Of one example's gradient that is a single outer product, from factors that aren't rounded yet."""
+    reach = _reach(site, others, cotangent)
+    return Norm(reach.value, reach.upper * jnp.float32((1 + arithmetic.factor_roundoff) ** 2))
+
+
+def norm_by_gram_matrices(
+    sites: Sequence[Site],
+    others: Sequence[Sequence[jax.Array]],
+    cotangents: Sequence[jax.Array],
+    arithmetic: Arithmetic,
+) -> Norm:
+    """Of one example's gradient, from rounded factors of uses that are brought to the same axes."""
+    uses = [outer_products(*use) for use in zip(sites, others, cotangents, strict=True)]
+    widest = max(max(site.layout.left, site.layout.right) for site in sites)
+    rows, stack = sum(site.layout.rows for site in sites), sites[0].layout.stack
+    below = stack * rows * widest * _SMALLEST  # of a trace, and of all that products of two rows can have lost
+    square, size, reach, moved, lost = (jnp.float32(0) for _ in range(5))
+    for i, first in enumerate(uses):
+        for second in uses[i:]:
+            k, g = (_products(x, y) for x, y in zip(first, second, strict=True))
+            both = k * g if first is second else 2 * k * g
+            square, size = square + jnp.sum(both), size + jnp.sum(jnp.abs(both))
+            if first is second:
+                left, right = _traces(k) + below, _traces(g) + below
+                spread = jnp.minimum(left, jnp.max(jnp.sum(jnp.abs(k), axis=2), axis=1) + below)
+                reach, moved = reach + jnp.sqrt(jnp.sum(left * right)), moved + jnp.sqrt(jnp.sum(spread * right))
+                lost += jnp.sum(left) + jnp.sum(right)
+    product = (1 + arithmetic.gamma(widest + 2)) ** 2 - 1
+    slack = jnp.float32(1 + arithmetic.gamma(widest * rows + 4) + _ROOTS)
+    reach, moved = reach * slack, moved * slack
+    off = jnp.float32(product) * jnp.square(reach) + jnp.float32(arithmetic.gamma(stack * rows**2 + 4)) * size
+    off += jnp.float32(4 * rows * below) * lost
+    upper = jnp.sqrt(jnp.maximum(square, 0) + off) + jnp.float32(arithmetic.factor_roundoff) * moved
+    return Norm(jnp.sqrt(jnp.maximum(square, off)), upper * jnp.float32(1 + _ROOTS))
+
+
+def norm_of_formed(
+    formed: Any,
+    sites: Sequence[Site],
+    others: Sequence[Sequence[jax.Array]],
+    cotangents: Sequence[jax.Array],
+    arithmetic: Arithmetic,
+) -> Norm:
+    """Of one example's gradient that is formed from rounded factors, and then dropped."""
+    value = jnp.sqrt(sum_of_squares(formed))
+    reach = sum((_reach(*use).upper for use in zip(sites, others, cotangents, strict=True)), jnp.float32(0))
+    rows = sum(site.layout.rows for site in sites) + len(sites)
+    off = jnp.float32(arithmetic.gamma(rows) + arithmetic.factor_roundoff) * reach
+    off += jnp.float32(rows * formed.size * _SMALLEST)
+    return Norm(value, value * jnp.float32(1 + sum_of_squares_error(formed.shape) + _ROOTS) + off)
+
+
+def _reach(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> Norm:
+    """R; of the loops that stack, each step has rows of its own."""
+    (other,) = others
+    apart = [i for i, stacked in enumerate(site.stacked) if stacked]
+    repeats = (site.rule.repeats or (lambda *_: math.inf))(site.eqn, site.operand)
+    squares = sum_of_squares(other, apart) * jnp.float32(repeats) * sum_of_squares(cotangent, apart)
+    shapes = [(*site.lengths, *v.aval.shape) for v in (site.eqn.invars[1 - site.operand], site.eqn.outvars[0])]
+    slack = sum(map(sum_of_squares_error, shapes)) + (squares.size + 8) * _ROOTS
+    value = jnp.sqrt(jnp.sum(squares))
+    return Norm(value, value * jnp.float32(1 + slack))
+
+
+def _products(x: Any, y: Any) -> Float[Array, "E S T"]:
+    """All inner products of two sets of rows."""
+    assert isinstance(x, Dense)
+    entries = tuple(range(2, x.rows.ndim))
+    return jax.lax.dot_general(
+        x.rows, y.rows, ((entries, entries), ((0,), (0,))), precision="default", preferred_element_type=jnp.float32
+    )
+
+
+def _traces(products: Float[Array, "E T T"]) -> Float[Array, " E"]:
+    """Sums of the squared lengths of rows."""
+    return jnp.sum(jnp.where(jnp.eye(products.shape[1], dtype=jnp.bool_), products, 0), axis=(1, 2))

@@ -1,0 +1,211 @@
+"""Sums of gradients from factors rounded to bfloat16, which a TPU reads: nobody's part is longer than the clip norm.
+
+On a CPU nothing rounds but where it is asked for, so that the numbers which a TPU adds up are all seen here.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from models_to_clip import MODELS
+from oracle import distance, loop, norm_of
+from recorded import violations
+
+import jaxdp
+from jaxdp.clipping import _clipped_grad
+from jaxdp.clipping._arithmetic import BFLOAT16, arithmetic_of
+from jaxdp.clipping.ghost import _sum as ghost_sum
+
+FEW = {"linen_dense", "linen_dense_over_tokens", "siamese_net", "linen_conv_2d_strided_dilated"}
+
+
+@pytest.fixture(autouse=True)
+def _as_users_run() -> Any:
+    """The models promote dtypes and ranks as users' models do."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def rounding(loss: Any, clip_norm: float, **how: Any) -> Any:
+    return jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, precision="bfloat16", **how))
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+)
+@pytest.mark.parametrize("method", ["ghost", pytest.param("auto", marks=pytest.mark.slow)])
+def test_any_model_is_clipped_by_the_numbers_that_are_added_up(name: str, method: str) -> None:
+    loss, params, batch = MODELS[name]()
+    mask = np.array([True, True, False, True, True, True])
+    _, norms = loop(loss, params, batch, mask, math.inf)
+    clip_norm = float(np.median(norms))
+    expected, _ = loop(loss, params, batch, mask, clip_norm)
+    grad_fn = rounding(loss, clip_norm, method=method)
+    out = grad_fn(params, batch, mask=jnp.asarray(mask))
+    np.testing.assert_allclose(out.norms, norms, rtol=0.02, atol=1e-12)
+    assert distance(out.grads, expected) <= 0.1 * sum(min(n, clip_norm) for n in norms)
+    for i in np.flatnonzero(mask):
+        alone = grad_fn(params, batch, mask=jnp.arange(len(mask)) == i)
+        length = norm_of(alone.grads)
+        assert length <= clip_norm * (1 + 1e-6)
+        assert length >= 0.9 * min(norms[i], clip_norm)
+
+
+def two_sided(w: Any, example: Any) -> Any:
+    """Rows and their cotangents, as they come."""
+    return jnp.sum((example[0] @ w) * example[1])
+
+
+def batches(seed: int, size: int, rows: int, left: int, right: int, cancel: float) -> Any:
+    """Examples whose rows cancel but for a part, and whose entries lie between numbers of bfloat16."""
+    rng = np.random.default_rng(seed)
+    half = max(rows // 2, 1)
+    inputs, cotangents = rng.normal(size=(size, half, left)), rng.normal(size=(size, half, right))
+    between = 1 + 2.0**-8 * rng.uniform(0.4, 0.6, (2, size, half, 1))
+    inputs = np.concatenate([inputs, inputs * between[0]], axis=1)[:, :rows]
+    cotangents = np.concatenate([cotangents, -cotangents * between[1] * (1 + cancel)], axis=1)[:, :rows]
+    return jnp.asarray(inputs, jnp.float32), jnp.asarray(cotangents, jnp.float32)
+
+
+def parts(grad_fn: Any, params: Any, batch: Any) -> np.ndarray:
+    """The length of what each example adds to the sum."""
+    alone = jax.vmap(lambda example: grad_fn(params, jax.tree.map(lambda leaf: leaf[None], example)).grads)
+    leaves = [np.float64(leaf) for leaf in jax.tree.leaves(jax.jit(alone)(batch))]
+    return np.sqrt(sum(np.sum(leaf.reshape(len(leaf), -1) ** 2, axis=1) for leaf in leaves))
+
+
+@hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
+@hypothesis.given(
+    seed=st.integers(0, 10**6),
+    shape=st.sampled_from(((1, 5, 7), (2, 3, 3), (4, 16, 8), (6, 2, 2), (12, 3, 2), (20, 2, 1))),
+    cancel=st.sampled_from((0.0, 1e-6, 1e-3, 0.3)),
+    scale=st.sampled_from((1e-12, 1e-3, 1.0, 1e6)),
+    clip_norm=st.sampled_from((1e-2, 1.0)),
+)
+def test_rows_that_cancel_in_float32_or_in_bfloat16_alone_are_clipped(
+    seed: int, shape: tuple[int, int, int], cancel: float, scale: float, clip_norm: float
+) -> None:
+    inputs, cotangents = batches(seed, 8, *shape, cancel)
+    grad_fn = jaxdp.clipped_grad(two_sided, clip_norm=clip_norm, method="ghost", precision="bfloat16")
+    lengths = parts(grad_fn, jnp.zeros(shape[1:]), (inputs, cotangents * np.float32(scale)))
+    assert lengths.max() <= clip_norm * (1 + 1e-6)
+
+
+def as_rows(cotangents: Any, inputs: Any) -> Any:
+    """Rows of eight entries that are all the same."""
+    wide = lambda rows: jnp.asarray(np.broadcast_to(rows, (*cotangents.shape[:2], 8)), jnp.float32)
+    return wide(inputs), wide(cotangents)
+
+
+def between_two_numbers() -> Any:
+    """Four rows that cancel, halfway between numbers of bfloat16 so that rounding moves them all one way."""
+    rng = np.random.default_rng(0)
+    signs, size = np.array([1.0, 1.0, -1.0, -1.0])[:, None], (20_000, 1, 1)
+    scales = 2 ** rng.uniform(0, 1, size) * (1 - signs * 2.0**-9 * rng.uniform(0, 2, size))
+    return as_rows(signs * scales, 1 + 2.0**-8 * (1 - 0.02 * signs))
+
+
+def sums_that_nearly_cancel() -> Any:
+    """Three rows, all bfloat16's own, of which the third undoes most of the others; scaled, each rounds by itself."""
+    rng = np.random.default_rng(0)
+    pairs = rng.integers(40, 128, (20_000, 2, 1))
+    rest = rng.integers(0, 40, (20_000, 1, 1)) - pairs.sum(axis=1, keepdims=True)
+    return as_rows(np.concatenate([pairs, rest], axis=1), np.ones((1, 1, 1)))
+
+
+def longest_part(batch: Any, clip_norm: float = 1e-3) -> float:
+    grad_fn = jaxdp.clipped_grad(two_sided, clip_norm=clip_norm, method="ghost", precision="bfloat16")
+    return float(parts(grad_fn, jnp.zeros((batch[0].shape[2], batch[1].shape[2])), batch).max()) / clip_norm
+
+
+def norms_of_what_is_not_rounded(patch: pytest.MonkeyPatch) -> None:
+    exactly = lambda array: jax.lax.reduce_precision(array.astype(jnp.float32), 8, 7)
+    add_up = ghost_sum.sum_gradients
+    patch.setattr(ghost_sum, "rounded", lambda factor: factor)
+    patch.setattr(ghost_sum, "sum_gradients", lambda site, o, g: add_up(site, list(map(exactly, o)), exactly(g)))
+
+
+def half_of_the_roundoff(patch: pytest.MonkeyPatch) -> None:
+    halved = replace(BFLOAT16, factor_roundoff=BFLOAT16.factor_roundoff / 2)
+    patch.setattr(_clipped_grad, "arithmetic_of", lambda precision: halved)
+
+
+def no_roundoff_of_what_is_scaled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_clipped_grad, "arithmetic_of", lambda precision: replace(BFLOAT16, factor_roundoff=0.0))
+
+
+FAULTS = {
+    norms_of_what_is_not_rounded: between_two_numbers,
+    half_of_the_roundoff: sums_that_nearly_cancel,
+    no_roundoff_of_what_is_scaled: sums_that_nearly_cancel,
+}
+
+
+@pytest.mark.parametrize(("fault", "batches"), FAULTS.items())
+def test_a_planted_fault_of_rounding_is_found(fault: Any, batches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = batches()
+    assert longest_part(batch) <= 1 + 1e-6
+    fault(monkeypatch)
+    assert longest_part(batch) > 1.001
+
+
+def test_what_is_beyond_the_range_of_squares_contributes_nothing_and_zeros_spoil_nothing() -> None:
+    loss = lambda p, x: two_sided(p["w"], x) + jnp.sum(p["b"] * x[1][0])
+    inputs, cotangents = np.ones((4, 3, 5), np.float32), np.ones((4, 3, 2), np.float32)
+    inputs[0], inputs[1], cotangents[2], inputs[3] = 1e25, np.nan, 0.0, 1e-30
+    params = {"w": jnp.zeros((5, 2)), "b": jnp.zeros(2)}
+    out = rounding(loss, 1.0)(params, (jnp.asarray(inputs), jnp.asarray(cotangents)))
+    assert np.isfinite(np.asarray(out.norms)).tolist() == [False, False, True, True]
+    assert float(out.norms[2]) < 1e-9
+    assert float(out.norms[3]) == pytest.approx(math.sqrt(2), rel=1e-3)
+    assert norm_of(out.grads) == pytest.approx(1, rel=0.02)
+
+
+def test_a_product_that_the_user_wants_in_full_is_not_rounded() -> None:
+    exactly = lambda w, x: jnp.sum(jnp.matmul(x[0], w, precision="highest") * x[1])
+    batch = batches(0, 4, 6, 8, 4, 0.3)
+    full, own, rounded = (
+        jax.jit(jaxdp.clipped_grad(loss, clip_norm=0.1, method="ghost", precision=precision))(jnp.zeros((8, 4)), batch)
+        for loss, precision in ((two_sided, "float32"), (exactly, "bfloat16"), (two_sided, "bfloat16"))
+    )
+    np.testing.assert_allclose(full.grads, own.grads, rtol=1e-4)
+    assert distance(full.grads, rounded.grads) > 1e-4 * norm_of(full.grads)
+    with jax.default_matmul_precision("highest"):
+        inside = jax.jit(jaxdp.clipped_grad(two_sided, clip_norm=0.1, precision="bfloat16"))(jnp.zeros((8, 4)), batch)
+    np.testing.assert_allclose(full.grads, inside.grads, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["linen_dense", "linen_dense_over_tokens", "tied_embedding_language_model", "siamese_net"]
+)
+def test_what_a_rounding_step_releases_is_what_was_accounted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_clipped_grad, "arithmetic_of", lambda precision: BFLOAT16)
+    loss, params, batch = MODELS[name]()
+    run = jaxdp.DPSGD(
+        num_examples=6, expected_batch_size=3, steps=12, clip_norm=0.05, noise_multiplier=1.2, microbatch_size=2
+    )
+    assert violations(run, loss, params, batch, steps=12, learning_rate=1e-3) == set()
+
+
+def test_the_step_takes_the_precision_and_refuses_others() -> None:
+    run = jaxdp.DPSGD(num_examples=6, expected_batch_size=3, steps=2, clip_norm=0.5, noise_multiplier=1.0)
+    inputs, cotangents = batches(1, 6, 4, 3, 2, 0.3)
+    states = []
+    for precision in ("float32", "bfloat16"):
+        step = run.make_step(two_sided, optax.sgd(0.1), precision=precision)
+        state, _ = step(step.init(jnp.zeros((3, 2)), jax.random.key(0)), (inputs, cotangents))
+        states.append(np.asarray(state.params))
+    assert 0 < np.abs(states[0] - states[1]).max() < 0.01
+    assert not arithmetic_of("auto").rounds  # on a CPU
+    with pytest.raises(
+        jaxdp.UsageError, match="precision='tf32' is not known; choose one of these: auto, bfloat16, float32"
+    ):
+        run.make_step(two_sided, optax.sgd(0.1), precision="tf32")
