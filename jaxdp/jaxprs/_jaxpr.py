@@ -92,14 +92,10 @@ def bind(eqn: Eqn, args: Sequence[Any]) -> list[Any]:
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
-def bind_in_float32(eqn: Eqn, args: Sequence[Any], *, factors_rounded: bool = False) -> Any:
-    """The output of an equation linear in a parameter for float32 operands, at the highest precision.
-
-    Where the other operand, and in a transposition the cotangent, holds bfloat16 numbers, a device's own precision is as exact.
-    """
+def bind_in_float32(eqn: Eqn, args: Sequence[Any], precision: jax.lax.Precision = jax.lax.Precision.HIGHEST) -> Any:
+    """The output of an equation linear in a parameter for float32 operands, at the highest precision or another."""
     params = dict(eqn.params)
     if "precision" in params:
-        precision = jax.lax.Precision.DEFAULT if factors_rounded else jax.lax.Precision.HIGHEST
         params["precision"] = (precision,) * 2
     if "preferred_element_type" in params:
         params["preferred_element_type"] = jnp.dtype("float32")

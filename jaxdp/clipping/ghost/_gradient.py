@@ -40,11 +40,9 @@ def form_gradient(site: Site, others: Sequence[jax.Array], cotangent: jax.Array)
     by_rule = site.rule.gradient
     if by_rule is None:
         return _transpose(site, others, cotangent, batched=False)
-    form = lambda others, cotangent: by_rule(site.eqn, site.operand, site.own, others, cotangent)
+    form = lambda others, cotangent: by_rule(site.eqn, site.operand, site.own, others, cotangent, site.precision)
     loops = len(site.lengths)
-    if not site.rounded:
-        others, cotangent = _widen(others), cotangent.astype(jnp.float32)
-    stacked = _over_loops(form, loops)(list(others), cotangent)
+    stacked = _over_loops(form, loops)(_widen(others), cotangent.astype(jnp.float32))
     return jnp.sum(stacked, axis=tuple(i for i in range(loops) if not site.stacked[i]))
 
 
@@ -60,7 +58,7 @@ def _transpose(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, *,
     def use(others: Sequence[jax.Array], weight: jax.Array) -> jax.Array:
         operands = list(others)
         operands.insert(site.operand, weight)
-        return bind_in_float32(site.eqn, operands, factors_rounded=site.rounded)
+        return bind_in_float32(site.eqn, operands, precision=site.precision)
 
     fn = use
     for stacked in reversed(site.stacked):

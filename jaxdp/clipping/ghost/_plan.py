@@ -68,6 +68,11 @@ class Site:
     rounded: bool = False
 
     @property
+    def precision(self) -> jax.lax.Precision:
+        """Of products that are exact: where factors are bfloat16 numbers, a matrix unit's own is enough."""
+        return jax.lax.Precision.DEFAULT if self.rounded else jax.lax.Precision.HIGHEST
+
+    @property
     def layout(self) -> Layout:
         """The layout of the whole source, loops included."""
         loops = list(zip(self.stacked, self.lengths, strict=True))

@@ -101,12 +101,11 @@ def _reach(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> Nor
 
 
 def _products(x: Any, y: Any) -> Float[Array, "E S T"]:
-    """All inner products of two sets of rows."""
+    """All inner products of two sets of rows of bfloat16 numbers, which are exact in any precision."""
     assert isinstance(x, Dense)
     entries = tuple(range(2, x.rows.ndim))
-    return jax.lax.dot_general(
-        x.rows, y.rows, ((entries, entries), ((0,), (0,))), precision="default", preferred_element_type=jnp.float32
-    )
+    left, right = (side.rows.astype(jnp.float32) for side in (x, y))
+    return jax.lax.dot_general(left, right, ((entries, entries), ((0,), (0,))), precision="default")
 
 
 def _traces(products: Float[Array, "E T T"]) -> Float[Array, " E"]:

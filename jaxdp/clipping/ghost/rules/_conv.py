@@ -52,14 +52,19 @@ def outer_products(
     return OuterProducts(Dense(_patches(eqn, how, others[0])), Dense(_right(eqn, how, cotangent)))
 
 
-def gradient(eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], cotangent: jax.Array) -> jax.Array:
+def gradient(
+    eqn: Eqn,
+    operand: int,
+    how: Layout,
+    others: Sequence[jax.Array],
+    cotangent: jax.Array,
+    precision: jax.lax.Precision,
+) -> jax.Array:
     """One example's gradient, formed by a matrix product for each position in the kernel, or one with all patches."""
     right = _right(eqn, how, cotangent)
     kernel = eqn.invars[1].aval.shape
     out_channel, in_channel, *window = eqn.params["dimension_numbers"].rhs_spec
-    multiply = lambda left: jnp.einsum(
-        "etp,etd->epd", left, right, precision="highest", preferred_element_type=jnp.float32
-    )
+    multiply = lambda left: jnp.einsum("etp,etd->epd", left, right, precision=precision)
     if kernel[in_channel] < 8:  # too few channels for a product of their own
         formed = multiply(_patches(eqn, how, others[0]))
     else:

@@ -148,8 +148,8 @@ class Rule:
             for the order of axes within its stacked, left and right ones, which is to be followed unless it has `fixed`.
         types: of the other operands, that the rule is right for: `REAL`, or `INDICES`. A complex operand would lose its imaginary
             part, and an 8-bit one rounds cotangents to a few values. The parameter's and the outputs' must always be real.
-        gradient: (eqn, operand, layout, others, cotangent). One example's gradient, float32 of the operand's shape, where it
-            is to be formed; None to have the operation transposed.
+        gradient: (eqn, operand, layout, others, cotangent, precision). One example's gradient, float32 of the operand's shape,
+            where it is to be formed, by products of that precision; None to have the operation transposed.
         square: (uses). The squared norm of the sum of several uses' outer products, and a bound on its rounding error, float32
             scalars; asked where all uses of a parameter have it. The vectors are float32 and scaled so that squares neither
             overflow nor vanish. In time and memory in proportion to them; None for the products of all pairs of rows.
@@ -164,7 +164,7 @@ class Rule:
     layout: Callable[[Eqn, int], Layout]
     outer_products: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array], OuterProducts]
     types: frozenset[jnp.dtype] = REAL
-    gradient: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array], jax.Array] | None = None
+    gradient: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array, jax.lax.Precision], jax.Array] | None = None
     square: Square | None = None
     equal_cotangents: Callable[[Eqn, JaxprParts], bool] = no_equal_cotangents
     repeats: Callable[[Eqn, int], int] | None = None
