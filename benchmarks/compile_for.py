@@ -35,7 +35,7 @@ def main(target: Target, name: str, methods: list[str], *, here: bool) -> None:
     shapes: Any = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), (workload.params, workload.batch)
     )
-    for program, fn in programs_of(workload, methods).items():
+    for program, fn in programs_of(workload, methods, "ghost", precision=target.precision).items():
         alone = _gradient_alone(fn) if program.startswith("clipped") else fn
         figures: dict[str, Any] = {"workload": name, "batch_size": workload.batch_size, "program": program}
         figures["compiler"] = _compiler(target)

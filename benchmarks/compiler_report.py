@@ -13,8 +13,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 Figures = dict[str, Any]
-HEADINGS = ("target", "workload (batch)", "clipped, auto", "clipped, vmap", "whole private step", "noise alone", "from")
-_CLIPPED = ("clipped, auto", "clipped, vmap")
+HEADINGS = ("target", "workload (batch)", "clipped", "clipped, vmap", "whole private step", "noise alone", "from")
+_CLIPPED = ("clipped, ghost", "clipped, vmap")
 
 
 def amount(figures: Figures) -> float:

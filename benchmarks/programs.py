@@ -15,12 +15,16 @@ PLAIN_GRADIENTS = ("gradient, batched", "gradient, vmapped")
 PLAIN_STEP, PRIVATE_STEP = "whole step, plain", "whole step, private"
 
 
-def programs_of(workload: Workload, methods: Iterable[str]) -> dict[str, Program]:
+def programs_of(
+    workload: Workload, methods: Iterable[str], step_method: str = "auto", **how: Any
+) -> dict[str, Program]:
     """Functions of parameters and batch, by name.
 
     Args:
         workload: the model.
         methods: of clipping.
+        step_method: of the private step.
+        **how: else of all clipped gradients.
     """
     batched, vmapped = PLAIN_GRADIENTS
     mean = lambda loss: lambda p, b: jax.grad(lambda p: jnp.mean(loss(p, b)))(p)
@@ -29,9 +33,9 @@ def programs_of(workload: Workload, methods: Iterable[str]) -> dict[str, Program
         vmapped: mean(jax.vmap(workload.loss, (None, 0))),
     }
     for method in methods:
-        programs[f"clipped, {method}"] = jaxdp.clipped_grad(workload.loss, clip_norm=1.0, method=method)
+        programs[f"clipped, {method}"] = jaxdp.clipped_grad(workload.loss, clip_norm=1.0, method=method, **how)
     programs[PLAIN_STEP] = _plain_step(programs[vmapped])
-    programs[PRIVATE_STEP] = _private_step(workload)
+    programs[PRIVATE_STEP] = _private_step(workload, method=step_method, **how)
     programs["noise alone"] = lambda p, b: jaxdp.noise.tree_normal(jax.random.key(b[1][0]), p)
     return programs
 
@@ -51,11 +55,11 @@ def _plain_step(gradient: Program) -> Program:
     return step
 
 
-def _private_step(workload: Workload) -> Program:
+def _private_step(workload: Workload, **how: Any) -> Program:
     optimizer = jaxdp.dp_sgd(
         0.1, momentum=0.9, noise_multiplier=1.0, expected_batch_size=workload.batch_size, key=jax.random.key(0)
     )
-    clipped = jaxdp.clipped_grad(workload.loss, clip_norm=1.0)
+    clipped = jaxdp.clipped_grad(workload.loss, clip_norm=1.0, **how)
 
     def step(params: Any, batch: Any) -> Any:
         out = clipped(params, batch)

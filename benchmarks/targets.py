@@ -33,6 +33,7 @@ class Target:
         kind: as JAX names the device.
         topology: as its compiler knows it; the first of its devices is compiled for.
         memory_bytes: of one device.
+        precision: of clipped sums there.
         environment: variables without which the compiler looks for the device.
         config: XLA's description of a GPU.
         bytes_per_second, operations_per_second: the most that memory and arithmetic do; the latter in full float32, and in what
@@ -45,6 +46,7 @@ class Target:
     kind: str
     topology: str
     memory_bytes: int
+    precision: str
     environment: dict[str, str] = field(default_factory=dict)
     config: str = ""
     bytes_per_second: float = 0.0
@@ -54,8 +56,8 @@ class Target:
 TARGETS = {
     target.name: target
     for target in (
-        Target("tpu-v5e", "tpu", "tpu", "TPU v5 lite", "v5e:2x2", 16 * 2**30, _TPU),
-        Target("tpu-7x", "tpu", "tpu", "TPU7x", "tpu7x:2x2x1", 96 * 2**30, _TPU),
+        Target("tpu-v5e", "tpu", "tpu", "TPU v5 lite", "v5e:2x2", 16 * 2**30, "bfloat16", _TPU),
+        Target("tpu-7x", "tpu", "tpu", "TPU7x", "tpu7x:2x2x1", 96 * 2**30, "bfloat16", _TPU),
         # 67 TFLOPS in float32 and 495 in TF32, dense; 3.35 TB/s: NVIDIA's data sheet of the H100 SXM.
         Target(
             "h100",
@@ -64,6 +66,7 @@ TARGETS = {
             "NVIDIA H100 80GB HBM3",
             "1x1x1",
             84_942_979_072,
+            "float32",
             _GPU,
             _H100,
             3.35e12,
