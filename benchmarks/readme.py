@@ -1,4 +1,4 @@
-"""Put the figures of comparison and records into README, from the files under benchmarks/results: none of their tables is typed.
+"""Put figures of records, comparison and compilers into README, from the files under benchmarks/results: no table is typed.
 
 python benchmarks/readme.py
 """
@@ -6,6 +6,7 @@ python benchmarks/readme.py
 from pathlib import Path
 from typing import Any
 
+import compiler_report
 import records_report
 import throughput_report as report
 from cells import Cell
@@ -26,7 +27,7 @@ def main() -> None:
 
 def replaced(readme: str) -> str:
     """README with the tables of all results in their places."""
-    for name, made in (("records", records), ("throughput", throughput)):
+    for name, made in (("records", records), ("throughput", throughput), ("compilers", compilers)):
         begin, end = f"<!-- {name}: written by benchmarks/readme.py -->", f"<!-- end of {name} -->"
         before, rest = readme.split(begin)
         after = rest.split(end)[1]
@@ -39,6 +40,11 @@ def records() -> str:
     found = sorted(RESULTS.glob("*/records.json"))
     made = [records_report.rows(measured(path), searched(path)) for path in found]
     return "\n\n".join(report.markdown(records_report.HEADINGS, rows) for rows in made)
+
+
+def compilers() -> str:
+    """What compilers expect of programs on accelerators that weren't at hand."""
+    return report.markdown(compiler_report.HEADINGS, compiler_report.rows(RESULTS / "compilers"))
 
 
 def throughput() -> str:
