@@ -5,14 +5,13 @@ a clipped sum, if a norm is that of the numbers that are added up: products of t
 factors of a weight gradient are rounded once, and norms and sums both come from the rounded ones (`ghost/_rounded.py`).
 """
 
-import math
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ._norm import UNIT_ROUNDOFF
+from ._norm import UNIT_ROUNDOFF, gamma
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 
@@ -34,9 +33,8 @@ class Arithmetic:
     packs: bool
 
     def gamma(self, terms: int) -> float:
-        """The relative error of a product's sum of so many terms, added in any order; infinite where nothing bounds it."""
-        off = terms * self.unit_roundoff
-        return off / (1 - off) if off < 1 else math.inf
+        """The relative error of a product's sum of so many terms, as `_norm.gamma`."""
+        return gamma(terms, self.unit_roundoff)
 
 
 FLOAT32 = Arithmetic(rounds=False, factor_roundoff=0.0, unit_roundoff=UNIT_ROUNDOFF, packs=True)

@@ -17,10 +17,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._errors import UsageError
 from ._powers import exponent_of, times_power_of_two
 
 _BLOCK = 32
-_ONE_SUM, _SMALLEST = 2**14, 2.0**-126
+_ONE_SUM, _ROW, _SMALLEST = 2**14, 2**10, 2.0**-126
 UNIT_ROUNDOFF = 2.0**-24
 
 
@@ -59,9 +60,16 @@ def relative_error_bound(grads: Any) -> float:
     return sum_of_squares / 2 + 6 * UNIT_ROUNDOFF
 
 
-def gamma(n: int) -> float:
-    """γ_n = nu / (1 - nu), the relative error of a float32 inner product of n terms, added in any order."""
-    return n * UNIT_ROUNDOFF / (1 - n * UNIT_ROUNDOFF)
+def gamma(n: int, unit_roundoff: float = UNIT_ROUNDOFF) -> float:
+    """γ_n = nu / (1 - nu), the relative error of a float32 inner product of n terms, added in any order.
+
+    Raises:
+        UsageError: for so many that nothing would be left of a bound.
+    """
+    off = n * unit_roundoff
+    if off > 0.5:
+        raise UsageError(f'a sum of {n:,} numbers in float32 has no useful bound on its rounding: choose method="vmap"')
+    return off / (1 - off)
 
 
 def sum_in_blocks_error(size: int) -> float:
@@ -94,6 +102,9 @@ def sum_of_squares(x: Float[Array, "*n"], apart: Sequence[int] = ()) -> Float[Ar
     """
     x = jnp.square(x.astype(jnp.float32))
     own = [axis for axis in range(x.ndim) if axis not in apart]
+    if x.size > _ONE_SUM and own == [x.ndim - 1]:  # in rows
+        x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % _ROW)])
+        x, own = x.reshape(*x.shape[:-1], -1, _ROW), [*own, x.ndim]
     below = jnp.float32(math.prod(x.shape[axis] for axis in own) * 2 * _SMALLEST)
     if x.size > _ONE_SUM and len(own) > 1:  # of sums: fewer additions one upon another
         x = jax.lax.optimization_barrier(jnp.sum(x, axis=own[-1], keepdims=True))
@@ -102,6 +113,6 @@ def sum_of_squares(x: Float[Array, "*n"], apart: Sequence[int] = ()) -> Float[Ar
 
 def sum_of_squares_error(shape: Sequence[int]) -> float:
     """By how much, relatively, such a sum can be off, whichever way a device adds up and rounds."""
-    size = math.prod(shape)
-    terms = size if size <= _ONE_SUM or len(shape) < 2 else size // max(shape[-1], 1) + shape[-1]
+    size, last = math.prod(shape), max(shape[-1] if shape else 1, 1)
+    terms = size if size <= _ONE_SUM else max(size // last + last, -(-last // _ROW) + _ROW)
     return gamma(2 * (terms + 4))

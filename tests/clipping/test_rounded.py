@@ -21,6 +21,7 @@ from recorded import violations
 import jaxdp
 from jaxdp.clipping import _clipped_grad
 from jaxdp.clipping._arithmetic import BFLOAT16, arithmetic_of
+from jaxdp.clipping._norm import gamma, sum_of_squares, sum_of_squares_error
 from jaxdp.clipping.ghost import _sum as ghost_sum
 
 FEW = {"linen_dense", "linen_dense_over_tokens", "siamese_net", "linen_conv_2d_strided_dilated"}
@@ -166,6 +167,42 @@ def test_what_is_beyond_the_range_of_squares_contributes_nothing_and_zeros_spoil
     assert float(out.norms[2]) < 1e-9
     assert float(out.norms[3]) == pytest.approx(math.sqrt(2), rel=1e-3)
     assert norm_of(out.grads) == pytest.approx(1, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("shape", "apart"),
+    [
+        ((), ()),
+        ((0,), ()),
+        ((7,), ()),
+        ((20_001,), ()),
+        ((3, 20_001), (0,)),
+        ((2, 5, 300, 64), (0, 1)),
+        ((130, 129), ()),
+    ],
+)
+def test_sums_of_squares_are_never_below_the_true_ones(shape: tuple[int, ...], apart: tuple[int, ...]) -> None:
+    for scale in (1e-25, 1e-10, 1.0, 1e12):
+        x = np.float32(scale * np.random.default_rng(0).normal(size=shape))
+        found = np.float64(sum_of_squares(jnp.asarray(x), apart))
+        true = np.sum(np.float64(x) ** 2, axis=tuple(i for i in range(x.ndim) if i not in apart))
+        assert (found * (1 + sum_of_squares_error(shape)) >= true).all()
+        np.testing.assert_allclose(found, true, rtol=1e-4, atol=1e-30)
+
+
+def test_sums_too_long_for_a_bound_are_refused() -> None:
+    with pytest.raises(jaxdp.UsageError, match="8,388,609 numbers in float32 has no useful bound"):
+        gamma(2**23 + 1)
+
+
+def test_a_weight_used_from_both_sides_is_clipped() -> None:
+    loss = lambda w, x: two_sided(w, x) + jnp.sum((x[2] @ w.T) * x[3])
+    there, back = batches(5, 8, 3, 16, 12, 1e-3), batches(6, 8, 2, 12, 16, 0.3)
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=0.01, method="ghost", precision="bfloat16")
+    (leaf,) = grad_fn.explain(jnp.zeros((16, 12)), (*there, *back)).leaves
+    assert leaf.how == "rows"
+    lengths = parts(grad_fn, jnp.zeros((16, 12)), (*there, *back))
+    assert 0.009 <= lengths.min() <= lengths.max() <= 0.01 * (1 + 1e-6)
 
 
 def test_a_product_that_the_user_wants_in_full_is_not_rounded() -> None:

@@ -18,9 +18,9 @@ class LeafReport:
         name: its place in the tree, such as "['dense']['kernel']".
         shape: of the parameter.
         sites: where it is used: the rules' names, or the primitives that no rule covers.
-        how: "rows" (norm from the outer products' rows), "formed" (from each example's gradient, by a rule), "direct" (by
-            ordinary differentiation, where that takes no more memory than the use itself), "materialised" (likewise, where it
-            takes more) or "unused".
+        how: "rows" (norm from the outer products' rows), "formed" (from each example's gradient, by a rule), "dropped" (likewise,
+            but the gradient isn't kept for the sum), "direct" (by ordinary differentiation, where that takes no more memory than
+            the use itself), "materialised" (likewise, where it takes more) or "unused".
         operations: floating-point operations an example for the norm and the sum; those of the leaves that share its
             sites are counted with the first of them.
         floats: float32 values an example that are kept beside the activations.

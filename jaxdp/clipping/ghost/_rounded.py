@@ -7,7 +7,8 @@ G\rVert_F\), so that it is no longer than \(c\,(\lVert M\rVert + \delta R)\) wit
 norm of M is taken in one of three ways. Products of bfloat16 numbers are exact in float32, and a sum of n of them is off by
 \(\gamma_n\), relatively to the sum of their absolute values:
 
-- a single row: \(\lVert M\rVert = R\), of unrounded rows, which rounding makes no longer than by \(1 + \delta\) each;
+- a single row: \(\lVert M\rVert = R\), of rows that the matrix unit rounds itself, which makes them longer by \(1 + \delta\) each
+  at most, or no longer if it cuts off;
 - Gram matrices: \(\lVert M\rVert^2 = \sum_{st} K_{st} L_{st}\) is off by at most
   \((\gamma_p + \gamma_d + \gamma_p\gamma_d) R^2 + \gamma_m \sum_{st} |K_{st} L_{st}|\), with m the additions of the outer sum;
   the lengths in R are roots of the traces of K and L, and \(\lVert A\rVert_2^2\) is at most the greatest row sum of |K|;
@@ -59,12 +60,14 @@ def norm_by_gram_matrices(
             both = k * g if first is second else 2 * k * g
             square, size = square + jnp.sum(both), size + jnp.sum(jnp.abs(both))
             if first is second:
-                left, right = _traces(k) + below, _traces(g) + below
-                spread = jnp.minimum(left, jnp.max(jnp.sum(jnp.abs(k), axis=2), axis=1) + below)
+                operands, cotangent = (g, k) if sites[i].swap else (k, g)
+                left, right = _traces(operands) + below, _traces(cotangent) + below
+                spread = jnp.max(jnp.sum(jnp.abs(operands), axis=2), axis=1)
+                spread = jnp.minimum(left, spread + jnp.float32(rows * arithmetic.gamma(widest + rows)) * left + below)
                 reach, moved = reach + jnp.sqrt(jnp.sum(left * right)), moved + jnp.sqrt(jnp.sum(spread * right))
                 lost += jnp.sum(left) + jnp.sum(right)
     product = (1 + arithmetic.gamma(widest + 2)) ** 2 - 1
-    slack = jnp.float32(1 + arithmetic.gamma(widest * rows + 4) + _ROOTS)
+    slack = jnp.float32(1 + arithmetic.gamma(widest + rows + 4) + _ROOTS)
     reach, moved = reach * slack, moved * slack
     off = jnp.float32(product) * jnp.square(reach) + jnp.float32(arithmetic.gamma(stack * rows**2 + 4)) * size
     off += jnp.float32(4 * rows * below) * lost

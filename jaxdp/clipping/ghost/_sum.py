@@ -186,16 +186,12 @@ def _sum_component(
         return jnp.where(usable.reshape(column), scaled, 0)
 
     operands, cotangents = _of(component.sites, seen)
+    as_read = rounded if component.sites[0].rounded and not component.is_single_row else lambda scaled: scaled
     sums = [
-        sum_gradients(site, [select(a) for a in o], _as_added(site, select(g, factor)))
+        sum_gradients(site, [select(a) for a in o], as_read(select(g, factor)))
         for site, o, g in zip(component.sites, operands, cotangents, strict=True)
     ]
     return _pullback(plan, component, static)(_by_source(component, sums))
-
-
-def _as_added(site: Site, scaled: Any) -> Any:
-    """A cotangent times the clip factor, as the sum reads it."""
-    return scaled.astype(jnp.bfloat16) if site.rounded else scaled
 
 
 def _pullback(plan: Plan, component: Component, static: Sequence[Any]) -> Callable[[Sequence[Any]], dict[int, Any]]:
