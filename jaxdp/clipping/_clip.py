@@ -201,7 +201,7 @@ def join_apart(norms: Sequence[Norm], leaves: Sequence[Float[Array, "B ..."]], s
         sum((jnp.square(part) for part in parts), squares)
         for parts in (zip(*norms, strict=True) if norms else ((), ()))
     )
-    worst = max((sum_of_squares_error(leaf.shape) for leaf in leaves), default=0.0)
+    worst = max((sum_of_squares_error(leaf.shape[1:]) for leaf in leaves), default=0.0)
     slack = jnp.float32(1 + worst + (len(norms) + len(leaves) + 64) * UNIT_ROUNDOFF)
     return Norm(jnp.sqrt(value), jnp.sqrt(upper + 2.0**-100) * slack)
 

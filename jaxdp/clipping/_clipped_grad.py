@@ -311,7 +311,8 @@ def clipped_grad(
             alone at the end of a batch are not computed.
         precision: of the norms and sums of "auto" and "ghost". "float32": all of it. "bfloat16": weight gradients from factors
             that are rounded once to what a TPU's matrix unit reads, as in ordinary training there; norms are those of the
-            rounded numbers, as upper bounds that are up to a few per cent higher. "auto": "bfloat16" on a TPU, else "float32".
+            rounded numbers, as upper bounds that are a per cent or two higher as a rule, and more over hundreds of rows that
+            have nothing in common. "auto": "bfloat16" on a TPU, else "float32".
 
     Returns:
         A `ClippedGrad`: `grad_fn(params, batch, *shared, mask=None, rng=None, rule_state=None) -> ClippedGrads`, where

@@ -67,8 +67,10 @@ def gamma(n: int, unit_roundoff: float = UNIT_ROUNDOFF) -> float:
         UsageError: for so many that nothing would be left of a bound.
     """
     off = n * unit_roundoff
-    if off > 0.5:
-        raise UsageError(f'a sum of {n:,} numbers in float32 has no useful bound on its rounding: choose method="vmap"')
+    if off >= 1:
+        raise UsageError(
+            f'the rounding of a sum of {n:,} numbers in float32 has no bound: choose precision="float32", or method="vmap"'
+        )
     return off / (1 - off)
 
 
@@ -98,21 +100,31 @@ def sum_of_squares(x: Float[Array, "*n"], apart: Sequence[int] = ()) -> Float[Ar
         apart: axes that are kept.
 
     Returns:
-        float32. The true sum exceeds it by at most `sum_of_squares_error(x.shape)`, relatively.
+        float32. The true sum exceeds it by at most `sum_of_squares_error` of the axes that aren't kept, relatively.
     """
     x = jnp.square(x.astype(jnp.float32))
     own = [axis for axis in range(x.ndim) if axis not in apart]
-    if x.size > _ONE_SUM and own == [x.ndim - 1]:  # in rows
-        x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % _ROW)])
-        x, own = x.reshape(*x.shape[:-1], -1, _ROW), [*own, x.ndim]
     below = jnp.float32(math.prod(x.shape[axis] for axis in own) * 2 * _SMALLEST)
-    if x.size > _ONE_SUM and len(own) > 1:  # of sums: fewer additions one upon another
-        x = jax.lax.optimization_barrier(jnp.sum(x, axis=own[-1], keepdims=True))
+    while math.prod(x.shape[axis] for axis in own) > _ONE_SUM:  # an axis at a time: fewer additions one upon another
+        axis = next(axis for axis in reversed(own) if x.shape[axis] > 1)
+        if x.shape[axis] > _ONE_SUM:
+            x = jnp.pad(x, [(0, -size % _ROW if i == axis else 0) for i, size in enumerate(x.shape)])
+            x = x.reshape(*x.shape[:axis], -1, _ROW, *x.shape[axis + 1 :])
+            own = [*(i for i in own if i <= axis), *(i + 1 for i in own if i >= axis)]
+            axis += 1
+        x = jax.lax.optimization_barrier(jnp.sum(x, axis=axis, keepdims=True))
     return jnp.sum(x, axis=own) + below
 
 
 def sum_of_squares_error(shape: Sequence[int]) -> float:
-    """By how much, relatively, such a sum can be off, whichever way a device adds up and rounds."""
-    size, last = math.prod(shape), max(shape[-1] if shape else 1, 1)
-    terms = size if size <= _ONE_SUM else max(size // last + last, -(-last // _ROW) + _ROW)
-    return gamma(2 * (terms + 4))
+    """By how much, relatively, the sum of squares of an array can be off, whichever way a device adds up and rounds.
+
+    Args:
+        shape: of what is added up, without the axes that are kept apart.
+    """
+    left, terms = list(shape), 0
+    while math.prod(left) > _ONE_SUM:
+        axis = next(i for i in reversed(range(len(left))) if left[i] > 1)
+        terms += _ROW if left[axis] > _ONE_SUM else left[axis]
+        left[axis] = -(-left[axis] // _ROW) if left[axis] > _ONE_SUM else 1
+    return gamma(2 * (terms + math.prod(left) + 4))

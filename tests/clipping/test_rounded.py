@@ -23,6 +23,7 @@ from jaxdp.clipping import _clipped_grad
 from jaxdp.clipping._arithmetic import BFLOAT16, arithmetic_of
 from jaxdp.clipping._norm import gamma, sum_of_squares, sum_of_squares_error
 from jaxdp.clipping.ghost import _sum as ghost_sum
+from jaxdp.clipping.ghost.rules._conv import CONVOLUTION
 
 FEW = {"linen_dense", "linen_dense_over_tokens", "siamese_net", "linen_conv_2d_strided_dilated"}
 
@@ -178,6 +179,8 @@ def test_what_is_beyond_the_range_of_squares_contributes_nothing_and_zeros_spoil
         ((20_001,), ()),
         ((3, 20_001), (0,)),
         ((2, 5, 300, 64), (0, 1)),
+        ((40, 20, 30, 1), ()),
+        ((2, 200, 1, 20_001), (0,)),
         ((130, 129), ()),
     ],
 )
@@ -186,13 +189,62 @@ def test_sums_of_squares_are_never_below_the_true_ones(shape: tuple[int, ...], a
         x = np.float32(scale * np.random.default_rng(0).normal(size=shape))
         found = np.float64(sum_of_squares(jnp.asarray(x), apart))
         true = np.sum(np.float64(x) ** 2, axis=tuple(i for i in range(x.ndim) if i not in apart))
-        assert (found * (1 + sum_of_squares_error(shape)) >= true).all()
+        assert (found * (1 + sum_of_squares_error(shape[len(apart) :])) >= true).all()
         np.testing.assert_allclose(found, true, rtol=1e-4, atol=1e-30)
 
 
 def test_sums_too_long_for_a_bound_are_refused() -> None:
-    with pytest.raises(jaxdp.UsageError, match="8,388,609 numbers in float32 has no useful bound"):
-        gamma(2**23 + 1)
+    with pytest.raises(jaxdp.UsageError, match="16,777,216 numbers in float32 has no bound"):
+        gamma(2**24)
+
+
+def test_a_convolution_with_one_output_position_has_its_own_norm() -> None:
+    loss = lambda k, x: jnp.sum(jnp.sin(jax.lax.conv(x[None], k, (1, 1), "VALID")))
+    kernel, images = (
+        jax.random.normal(jax.random.key(i), shape) for i, shape in enumerate(((6, 3, 5, 5), (4, 3, 5, 5)))
+    )
+    _, norms = loop(loss, kernel, images, np.ones(4, bool), 1.0)
+    out = rounding(loss, 1.0, method="ghost")(kernel, images)
+    np.testing.assert_allclose(out.norms, norms, rtol=1e-2)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_an_entry_is_in_as_many_patches_as_is_said_at_most(stride: int, dilation: int) -> None:
+    patches = lambda x: jax.lax.conv_general_dilated_patches(x, (5,), (stride,), "SAME", rhs_dilation=(dilation,))
+    conv = lambda x, k: jax.lax.conv_general_dilated(x, k, (stride,), "SAME", rhs_dilation=(dilation,))
+    x = jnp.zeros((1, 1, 31))
+    (eqn,) = jax.make_jaxpr(conv)(x, jnp.zeros((1, 1, 5))).eqns
+    counts = jax.vjp(patches, x)[1](jnp.ones_like(patches(x)))[0]
+    assert CONVOLUTION.repeats is not None
+    assert CONVOLUTION.repeats(eqn, 1) == int(counts.max())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_no_rows_at_all_are_a_gradient_of_zero(precision: str) -> None:
+    for loss, shape in (
+        (lambda w, x: jnp.sum(x[:0] @ w) + jnp.sum(w), (5,)),
+        (lambda w, x: jnp.sum(x[:0] @ w), (5, 3)),
+        (lambda w, x: jnp.sum(jnp.einsum("tp,pdh->tdh", x[:0], w)), (5, 3, 2)),
+    ):
+        grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost", precision=precision))
+        assert norm_of(grad_fn(jnp.ones(shape), jnp.ones((2, 4, 5))).grads) <= 2
+
+
+def test_long_sequences_and_large_leaves_have_bounds_that_say_something() -> None:
+    for loss, params, batch in (
+        (lambda w, x: jnp.sum(jnp.tanh(x @ w)), (4096, 4096), (2, 2048, 4096)),
+        (
+            lambda w, x: jnp.sum(jnp.tanh(jax.lax.conv(x[None], w, (1, 1), "VALID"))),
+            (512, 128, 1, 1),
+            (64, 128, 28, 28),
+        ),
+        (lambda w, x: jnp.sum(jnp.sin(w) * x), (5_000_001,), (64, 5_000_001)),
+    ):
+        shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in (params, batch)]
+        jax.eval_shape(jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost", precision="bfloat16"), *shapes)
+    assert sum_of_squares_error((4096, 4096)) < 3e-3
+    assert sum_of_squares_error((5_000_001,)) < 3e-3
 
 
 def test_a_weight_used_from_both_sides_is_clipped() -> None:

@@ -16,6 +16,7 @@ with m the additions of the outer sum, and this is added before the root is take
 by parts in a million; with it, the example is clipped harder than need be.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,9 +54,10 @@ def norm_of_sum(uses: Sequence[OuterProducts], square: Square | None = None) -> 
 
 def _in_rows(side: Dense | OneHot) -> Dense | OneHot:
     """A row's entries on one axis."""
-    return (
-        Dense(side.rows.reshape(*side.rows.shape[:2], -1)) if isinstance(side, Dense) and side.rows.ndim != 3 else side
-    )
+    if isinstance(side, OneHot) or side.rows.ndim == 3:
+        return side
+    stack, rows, *entries = side.rows.shape
+    return Dense(side.rows.reshape(stack, rows, math.prod(entries)))
 
 
 def _repeat_single_row(use: OuterProducts) -> OuterProducts:

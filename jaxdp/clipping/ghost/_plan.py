@@ -129,8 +129,9 @@ class Component:
     @property
     def is_single_row(self) -> bool:
         """Whether factors are rounded and the gradient is one outer product, or one for each matrix of the loops that stack."""
-        own = self.sites[0].own
-        return self.sites[0].rounded and len(self.sites) == 1 and self.sites[0].layout.rows == own.stack == 1
+        first = self.sites[0]
+        by_rows = first.rounded and len(self.sites) == 1 and self.choice.form == "rows"
+        return by_rows and first.layout.rows == first.own.stack == 1
 
     @property
     def square(self) -> Square | None:

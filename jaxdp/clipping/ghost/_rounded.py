@@ -12,12 +12,13 @@ norm of M is taken in one of three ways. Products of bfloat16 numbers are exact 
 - Gram matrices: \(\lVert M\rVert^2 = \sum_{st} K_{st} L_{st}\) is off by at most
   \((\gamma_p + \gamma_d + \gamma_p\gamma_d) R^2 + \gamma_m \sum_{st} |K_{st} L_{st}|\), with m the additions of the outer sum;
   the lengths in R are roots of the traces of K and L, and \(\lVert A\rVert_2^2\) is at most the greatest row sum of |K|;
-- formed: each entry of M is off by \(\gamma_T \sum_t |a_t| \otimes |g_t|\), and so M by \(\gamma_T R\).
+- formed: each entry of M is off by \(\gamma_T \sum_t |a_t| \otimes |g_t|\), and so M by \(\gamma_T R\). What rounding adds is here
+  taken as \(\delta R\), since there are no row sums: up to \(\delta\sqrt T\) of the norm where rows have nothing in common.
 
+The clipped sum of many rows is off by \(\gamma_T R\), too, which is added.
 Products below float32's range count as \(2^{-126}\), those above it make the bound infinite, and the example contributes nothing.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ from ._plan import Site
 from .rules import Dense
 
 _SMALLEST = 2.0**-125  # what a product below float32's range could have been, doubled for the rounding of sums of them
+_AT_ONCE = 2**12  # products of pairs of rows that are added up in one sum
 _ROOTS = 2.0**-18  # what a device's square roots, divisions and scalings are off by, all together
 
 
@@ -53,25 +55,29 @@ def norm_by_gram_matrices(
     widest = max(max(site.layout.left, site.layout.right) for site in sites)
     rows, stack = sum(site.layout.rows for site in sites), sites[0].layout.stack
     below = stack * rows * widest * _SMALLEST  # of a trace, and of all that products of two rows can have lost
+    at_once = stack * rows**2 <= _AT_ONCE
+    additions = (stack * rows**2 if at_once else rows + stack * rows) + len(uses) ** 2 + 4
     square, size, reach, moved, lost = (jnp.float32(0) for _ in range(5))
     for i, first in enumerate(uses):
         for second in uses[i:]:
             k, g = (_products(x, y) for x, y in zip(first, second, strict=True))
             both = k * g if first is second else 2 * k * g
-            square, size = square + jnp.sum(both), size + jnp.sum(jnp.abs(both))
+            square += _total(both, at_once=at_once)
+            size += _total(jnp.abs(both), at_once=at_once)
             if first is second:
                 operands, cotangent = (g, k) if sites[i].swap else (k, g)
                 left, right = _traces(operands) + below, _traces(cotangent) + below
-                spread = jnp.max(jnp.sum(jnp.abs(operands), axis=2), axis=1)
+                spread = jnp.max(jnp.sum(jnp.abs(operands), axis=2), axis=1, initial=0)
                 spread = jnp.minimum(left, spread + jnp.float32(rows * arithmetic.gamma(widest + rows)) * left + below)
                 reach, moved = reach + jnp.sqrt(jnp.sum(left * right)), moved + jnp.sqrt(jnp.sum(spread * right))
                 lost += jnp.sum(left) + jnp.sum(right)
     product = (1 + arithmetic.gamma(widest + 2)) ** 2 - 1
     slack = jnp.float32(1 + arithmetic.gamma(widest + rows + 4) + _ROOTS)
     reach, moved = reach * slack, moved * slack
-    off = jnp.float32(product) * jnp.square(reach) + jnp.float32(arithmetic.gamma(stack * rows**2 + 4)) * size
+    off = jnp.float32(product) * jnp.square(reach) + jnp.float32(arithmetic.gamma(additions)) * size
     off += jnp.float32(4 * rows * below) * lost
     upper = jnp.sqrt(jnp.maximum(square, 0) + off) + jnp.float32(arithmetic.factor_roundoff) * moved
+    upper += jnp.float32(arithmetic.gamma(rows + len(uses))) * reach
     return Norm(jnp.sqrt(jnp.maximum(square, off)), upper * jnp.float32(1 + _ROOTS))
 
 
@@ -86,7 +92,7 @@ def norm_of_formed(
     value = jnp.sqrt(sum_of_squares(formed))
     reach = sum((_reach(*use).upper for use in zip(sites, others, cotangents, strict=True)), jnp.float32(0))
     rows = sum(site.layout.rows for site in sites) + len(sites)
-    off = jnp.float32(arithmetic.gamma(rows) + arithmetic.factor_roundoff) * reach
+    off = jnp.float32(2 * arithmetic.gamma(rows) + arithmetic.factor_roundoff) * reach
     off += jnp.float32(rows * formed.size * _SMALLEST)
     return Norm(value, value * jnp.float32(1 + sum_of_squares_error(formed.shape) + _ROOTS) + off)
 
@@ -95,9 +101,12 @@ def _reach(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> Nor
     """R; of the loops that stack, each step has rows of its own."""
     (other,) = others
     apart = [i for i, stacked in enumerate(site.stacked) if stacked]
-    repeats = (site.rule.repeats or (lambda *_: math.inf))(site.eqn, site.operand)
+    in_rows = site.own.rows if site.rule.repeats is None else site.rule.repeats(site.eqn, site.operand)
+    repeats = min(in_rows, site.own.rows)  # an entry of the operand is in a row once at most
     squares = sum_of_squares(other, apart) * jnp.float32(repeats) * sum_of_squares(cotangent, apart)
-    shapes = [(*site.lengths, *v.aval.shape) for v in (site.eqn.invars[1 - site.operand], site.eqn.outvars[0])]
+    kept = [i for i in range(len(site.lengths)) if i not in apart]
+    factors = (site.eqn.invars[1 - site.operand], site.eqn.outvars[0])
+    shapes = [(*(site.lengths[i] for i in kept), *v.aval.shape) for v in factors]
     slack = sum(map(sum_of_squares_error, shapes)) + (squares.size + 8) * _ROOTS
     value = jnp.sqrt(jnp.sum(squares))
     return Norm(value, value * jnp.float32(1 + slack))
@@ -109,6 +118,11 @@ def _products(x: Any, y: Any) -> Float[Array, "E S T"]:
     entries = tuple(range(2, x.rows.ndim))
     left, right = (side.rows.astype(jnp.float32) for side in (x, y))
     return jax.lax.dot_general(left, right, ((entries, entries), ((0,), (0,))), precision="default")
+
+
+def _total(x: Float[Array, "E S T"], *, at_once: bool) -> Float[Array, ""]:
+    """The sum of all, or of the sums of rows: fewer additions one upon another."""
+    return jnp.sum(x if at_once else jax.lax.optimization_barrier(jnp.sum(x, axis=2)))
 
 
 def _traces(products: Float[Array, "E T T"]) -> Float[Array, " E"]:

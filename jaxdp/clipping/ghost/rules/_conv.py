@@ -106,8 +106,12 @@ def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
 
 
 def repeats(eqn: Eqn, operand: int) -> int:
-    """Once for each position in the kernel."""
-    return math.prod(eqn.invars[1].aval.shape[i] for i in eqn.params["dimension_numbers"].rhs_spec[2:])
+    """Once for each position in the kernel that a step of the window doesn't skip."""
+    window = [eqn.invars[1].aval.shape[i] for i in eqn.params["dimension_numbers"].rhs_spec[2:]]
+    steps = [
+        by // math.gcd(by, d) for by, d in zip(eqn.params["window_strides"], eqn.params["rhs_dilation"], strict=True)
+    ]
+    return math.prod(math.ceil(size / step) for size, step in zip(window, steps, strict=True))
 
 
 CONVOLUTION = Rule(
