@@ -12,8 +12,8 @@ norm of M is taken in one of three ways. Products of bfloat16 numbers are exact 
 - Gram matrices: \(\lVert M\rVert^2 = \sum_{st} K_{st} L_{st}\) is off by at most
   \((\gamma_p + \gamma_d + \gamma_p\gamma_d) R^2 + \gamma_m \sum_{st} |K_{st} L_{st}|\), with m the additions of the outer sum;
   the lengths in R are roots of the traces of K and L, and \(\lVert A\rVert_2^2\) is at most the greatest row sum of |K|;
-- formed: each entry of M is off by \(\gamma_T \sum_t |a_t| \otimes |g_t|\), and so M by \(\gamma_T R\). What rounding adds is here
-  taken as \(\delta R\), since there are no row sums: up to \(\delta\sqrt T\) of the norm where rows have nothing in common.
+- formed: each entry of M is off by \(\gamma_T \sum_t |a_t| \otimes |g_t|\), and so M by \(\gamma_T R\). What rounding adds is
+  taken as \(\delta R\) here, since there are no row sums: up to \(\delta\sqrt T\) of the norm where rows have nothing in common.
 
 The clipped sum of many rows is off by \(\gamma_T R\), too, which is added.
 Products below float32's range count as \(2^{-126}\), those above it make the bound infinite, and the example contributes nothing.
