@@ -15,7 +15,8 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides it
@@ -36,14 +37,17 @@ class _Listener:
 _listener = _Listener()
 
 
+def _is_command() -> bool:
+    """Whether this process is the command `jaxdp`, and no other program that imports it."""
+    as_module = ("-m", "jaxdp.cli") in itertools.pairwise(sys.orig_argv)
+    return as_module or os.path.basename(sys.argv[0] if sys.argv else "") in ("jaxdp", "jaxdp.exe")
+
+
 def _end_while_importing() -> None:
     """Let Ctrl-C end the command `jaxdp` while its imports go on, which take seconds: there, too, JAX has callbacks in which a
     `KeyboardInterrupt` is lost. Does nothing where this process is another program that imports jaxdp."""
-    words = sys.orig_argv
-    as_module = ("-m", "jaxdp.cli") in itertools.pairwise(words)
-    is_command = as_module or os.path.basename(sys.argv[0] if sys.argv else "") in ("jaxdp", "jaxdp.exe")
     alone = threading.current_thread() is threading.main_thread()
-    if is_command and alone and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if _is_command() and alone and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -97,6 +101,16 @@ def farewell() -> tuple[str, int]:
     """The message about work that was broken off, and the exit code: 128 and the signal's number, as shells have it."""
     said = "jaxdp: interrupted" + (f"; this goes on: {_listener.go_on}" if _listener.go_on else "")
     return said, 128 + (_listener.heard or signal.SIGINT)
+
+
+def leave(code: int) -> NoReturn:
+    """End with an exit code; the command at once: what other libraries' threads do while Python ends would be told as errors."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, AttributeError):  # whose reader has gone, or that isn't there
+            stream.flush()
+    if _is_command():
+        os._exit(code)
+    sys.exit(code)
 
 
 def _listen(numbers: socket.socket) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import tyro
 
 from ._errors import UsageError
-from ._interrupts import farewell, listening
+from ._interrupts import farewell, leave, listening
 from .commands._accounting import BatchSizeOptions, EpsilonOptions, NoiseOptions, StepsOptions, answer
 from .commands._compare import CompareOptions, compare
 from .commands._effects import check_effects
@@ -78,7 +78,7 @@ def _main(given: list[str]) -> None:
     except KeyboardInterrupt:
         said, code = farewell()
         print(said, file=sys.stderr)
-        sys.exit(code)
+        leave(code)
 
 
 def _parse(given: list[str]) -> Any:
