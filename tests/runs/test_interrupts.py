@@ -105,7 +105,7 @@ def interrupted_again_and_again(arguments: list[str], folder: Path, moments: int
 
 @pytest.mark.slow
 def test_a_run_that_is_interrupted_at_any_moment_ends_cleanly_and_goes_on_to_the_same_result(tmp_path: Path) -> None:
-    interrupted_again_and_again(TRAIN, tmp_path / "run", moments=4, longest=6.0)
+    interrupted_again_and_again(TRAIN, tmp_path / "run", moments=3, longest=6.0)
     cli.main([*TRAIN, "--output", str(tmp_path / "whole")])
     assert result(tmp_path / "run") == result(tmp_path / "whole")
 
