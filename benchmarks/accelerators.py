@@ -63,8 +63,8 @@ def main(options: Options) -> None:
             failed = True
             continue
         here = record.find_device(target.device)
+        is_here = here is not None and here.model == target.kind
         for workload in options.workloads:
-            is_here = here is not None and here.model == target.kind
             found = _compiled(python, target, workload, options.methods, console, here=is_here)
             failed |= not found
             if found:

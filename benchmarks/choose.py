@@ -11,6 +11,7 @@ interrupted goes on. What trials cost is in no epsilon. Prints and writes benchm
 
 import itertools
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -65,13 +66,8 @@ def main(options: Options) -> None:
     """Try, print and write."""
     if options.data == "adult":
         adult.prepare()
-    base = _BASE[options.data] + (("--recipe", options.recipe) if options.data == "mnist" else ())
-    varied = {f"--{name.replace('_', '-')}": getattr(options, name) for name in _VARIED}
-    varied = {flag: values for flag, values in varied.items() if values}
     trials = []
-    for values in itertools.product(*varied.values()):
-        chosen = tuple(word for flag, value in zip(varied, values, strict=True) for word in (flag, f"{value:g}"))
-        words = (*base, "--target-epsilon", f"{options.epsilon:g}", "--accountant", "pld", *chosen)
+    for chosen, words in tried(options):
         figures = [figures_of(words, seed, options.room) for seed in options.seeds]
         trials.append({"words": list(words), "chosen": " ".join(chosen) or "as it is", "figures": figures})
     path = options.results / record.device_name() / "choose.json"
@@ -79,6 +75,16 @@ def main(options: Options) -> None:
     kept = [one for one in before if one["words"] not in [trial["words"] for trial in trials]]
     record.write(options.results, "choose", {"trials": [*kept, *trials]})
     Console().print(_table(options, trials))
+
+
+def tried(options: Options) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Of each combination what is chosen, and all words of its command."""
+    base = _BASE[options.data] + (("--recipe", options.recipe) if options.data == "mnist" else ())
+    varied = {f"--{name.replace('_', '-')}": getattr(options, name) for name in _VARIED}
+    varied = {flag: values for flag, values in varied.items() if values}
+    for values in itertools.product(*varied.values()):
+        chosen = tuple(word for flag, value in zip(varied, values, strict=True) for word in (flag, f"{value:g}"))
+        yield chosen, ("train", *base, "--target-epsilon", f"{options.epsilon:g}", "--accountant", "pld", *chosen)
 
 
 def _table(options: Options, trials: list[dict[str, Any]]) -> Table:

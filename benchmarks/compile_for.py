@@ -5,8 +5,8 @@ Prints a line of JSON for each program, as soon as it is compiled: the compiler'
 
 import importlib.metadata
 import json
-import math
 import os
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -117,7 +117,7 @@ def _timed(compiled: Any, arguments: Any) -> float:
         start = time.perf_counter()
         jax.block_until_ready(compiled(*arguments))
         found.append(1e3 * (time.perf_counter() - start))
-    return sorted(found)[math.floor(len(found) / 2)]
+    return statistics.median(found)
 
 
 if __name__ == "__main__":

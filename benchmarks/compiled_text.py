@@ -29,6 +29,8 @@ _FULL_FLOAT32 = (
     "algorithm=dot_f32_f32_f32",
     "ALG_DOT_F32_F32_F32",
 )
+_SHAPE = re.compile(r"\b(pred|[suf]\d+|bf16|c\d+)\[([\d,]*)\]")
+_BYTES = {"pred": 1, "bf16": 2}
 _PRODUCT = re.compile(r" (dot|convolution)\(|custom_call_target=\"__(cublas|cudnn\$conv)")
 
 
@@ -47,6 +49,7 @@ class Running(NamedTuple):
     operation: Operation
     times: int
     source: str
+    is_unknown_loop: bool
 
     @property
     def cycles(self) -> int:
@@ -62,7 +65,6 @@ class CompiledText:
     text: str
     computations: dict[str, list[Operation]] = field(default_factory=dict)
     entry: str = ""
-    unknown_loops: int = 0
 
     def __post_init__(self) -> None:
         inside = ""
@@ -78,8 +80,12 @@ class CompiledText:
     @cached_property
     def running(self) -> list[Running]:
         """All that runs, in loops and branches too; what is fused into another operation is a part of that."""
-        self.unknown_loops = 0
         return list(self._runs(self.entry, 1))
+
+    @property
+    def unknown_loops(self) -> int:
+        """Loops of which it can't be read how often they run."""
+        return sum(each.is_unknown_loop for each in self.running)
 
     @property
     def cycles(self) -> int:
@@ -99,9 +105,7 @@ class CompiledText:
     @property
     def products(self) -> tuple[int, int]:
         """Matrix products and convolutions in the whole text, and those of them that are held to full float32."""
-        lines = [
-            line for line in self.text.splitlines() if re.search(r" (dot|convolution)\(|__cublas|__cudnn\$conv", line)
-        ]
+        lines = [line for line in self.text.splitlines() if _PRODUCT.search(line)]
         return len(lines), sum(any(mark in line for mark in _FULL_FLOAT32) for line in lines)
 
     def costliest(self, number: int) -> list[Running]:
@@ -142,16 +146,11 @@ class CompiledText:
     def _runs(self, computation: str, times: int) -> Iterator[Running]:
         operations = {each.name: each for each in self.computations[computation]}
         for each in operations.values():
-            called = _called(each)
-            if each.kind == "while":
-                trips = self._trips(each, operations)
-                self.unknown_loops += trips is None
-                for name in called:
+            trips = self._trips(each, operations) if each.kind == "while" else 1
+            if each.kind in ("while", "conditional", "call", "async-start"):
+                for name in _called(each):
                     yield from self._runs(name, times * (1 if trips is None else trips))
-            elif each.kind in ("conditional", "call", "async-start"):
-                for name in called:
-                    yield from self._runs(name, times)
-            yield Running(each, times, self._source(each))
+            yield Running(each, times, self._source(each), trips is None)
 
     def _trips(self, loop: Operation, around: dict[str, Operation]) -> int | None:
         """How often a loop's body runs."""
@@ -235,10 +234,6 @@ def _constant(operation: Operation | None, among: dict[str, Operation]) -> int |
         return None
     number = re.match(r"(-?\d+)\)", operation.rest)
     return int(number[1]) if number else None
-
-
-_SHAPE = re.compile(r"\b(pred|[suf]\d+|bf16|c\d+)\[([\d,]*)\]")
-_BYTES = {"pred": 1, "bf16": 2}
 
 
 def _sizes(shape: str) -> list[tuple[int, int]]:

@@ -87,19 +87,20 @@ def _shown(row: Row, data: str) -> bool:
 
 
 def _line(row: Row, figures: list[Figures]) -> tuple[str, ...]:
-    low, high = between(figures)
     spent = [f"{epsilon(figures, accountant):.3f}" for accountant in ("pld", "rdp")]
-    accuracy = f"**{mean(figures):.2%}** ({low:.2%} to {high:.2%})"
-    return (row.data, *spent, accuracy, row.method, f"jaxdp, {len(figures)} seeds")
+    return (row.data, *spent, _accuracy(figures), row.method, f"jaxdp, {len(figures)} seeds")
+
+
+def _accuracy(figures: list[Figures]) -> str:
+    low, high = between(figures)
+    return f"**{mean(figures):.2%}** ({low:.2%} to {high:.2%})"
 
 
 def _search_line(search: dict[str, Any]) -> tuple[str, ...]:
     setting = search["setting"]
     figures = [each for each in search["searches"] if each["test_accuracy"] is not None]
-    low, high = between(figures)
     method = f"{LINEAR}, its learning rate and clip norm chosen by {setting['runs']:g} runs or so, which ε pays for"
-    accuracy = f"**{mean(figures):.2%}** ({low:.2%} to {high:.2%})"
-    return ("MNIST", "", f"{setting['epsilon']:.3f}", accuracy, method, f"jaxdp, {len(figures)} searches")
+    return ("MNIST", "", f"{setting['epsilon']:.3f}", _accuracy(figures), method, f"jaxdp, {len(figures)} searches")
 
 
 def _quoted_line(data: str, quoted: Quoted) -> tuple[str, ...]:

@@ -26,16 +26,23 @@ class Row(NamedTuple):
     in_table: bool = False
 
 
-def _points(name: str, method: str, words: tuple[str, ...], budgets: tuple[float, ...]) -> dict[str, Row]:
+def _points(
+    name: str,
+    method: str,
+    words: tuple[str, ...],
+    budgets: tuple[float, ...],
+    in_table: tuple[float, ...] = (),
+    accountant: tuple[str, ...] = _PLD,
+) -> dict[str, Row]:
+    """A row for each budget; those of some have a line in the table."""
     return {
-        f"{name}-{e:g}": Row(
-            method, ("train", *words, "--target-epsilon", f"{e:g}", *_PLD), in_table=name.startswith("cnn") and e == 1
-        )
+        f"{name}-{e:g}": Row(method, (*words, "--target-epsilon", f"{e:g}", *accountant), in_table=e in in_table)
         for e in budgets
     }
 
 
-LINEAR, _PATE = "linear on scattering", "PATE, whatever the votes, on 1,000 images"
+LINEAR = "linear on scattering"
+_PATE, _AUGMENTED = "PATE, whatever the votes, on 1,000 images", "CNN, four distortions of an image"
 ROWS = {
     "default": Row("`jaxdp train` alone", ("train",), in_table=True),
     "mnist-0.3": Row(LINEAR, ("train", "--recipe", "scattering-0.3"), in_table=True),
@@ -45,11 +52,11 @@ ROWS = {
     "adult-1": Row(
         "logistic regression", ("train", *adult.WORDS, "--target-epsilon", "1", *_PLD), "Adult", in_table=True
     ),
-    **_points("mnist", LINEAR, ("--recipe", "scattering-0.3", "--lr", "0.1"), (0.1,)),
-    **_points("mnist", LINEAR, ("--recipe", "scattering-3"), (8.0,)),
-    **_points("cnn", "CNN", ("--model", "cnn"), (0.1, 0.3, 1.0, 3.0, 8.0)),
-    **_points("cnn-augmented", "CNN, four distortions of an image", ("--recipe", "cnn-augmented"), (1.0,)),
-    **{f"pate-{e:g}": Row(_PATE, ("pate", "--target-epsilon", f"{e:g}"), in_table=e == 1) for e in (0.5, 1.0)},
+    **_points("mnist", LINEAR, ("train", "--recipe", "scattering-0.3", "--lr", "0.1"), (0.1,)),
+    **_points("mnist", LINEAR, ("train", "--recipe", "scattering-3"), (8.0,)),
+    **_points("cnn", "CNN", ("train", "--model", "cnn"), (0.1, 0.3, 1.0, 3.0, 8.0), in_table=(1.0,)),
+    **_points("cnn-augmented", _AUGMENTED, ("train", "--recipe", "cnn-augmented"), (1.0,), in_table=(1.0,)),
+    **_points("pate", _PATE, ("pate",), (0.5, 1.0), in_table=(1.0,), accountant=()),
 }
 
 

@@ -185,6 +185,11 @@ def join_norms(norms: Sequence[Norm], size: int) -> Norm:
     return Norm(join([n.value for n in norms]), join([n.upper for n in norms]) * slack)
 
 
+def join_packed(norms: Sequence[Norm], matrices: list[Float[Array, "B _"]], size: int) -> Norm:
+    """The norm over all parts, [B], of which some are norms already and some are matrices of `pack_into_matrices`."""
+    return join_norms([*norms, norm_of_matrices(matrices)] if matrices else norms, size)
+
+
 def leave_apart(grads: Any) -> tuple[list[Float[Array, "B ..."]], Callable[[list[Float[Array, "..."]]], Any]]:
     """As `pack_into_matrices`, where copying costs more than further operations: each leaf as it is."""
     leaves, treedef = jax.tree.flatten(grads)

@@ -261,7 +261,7 @@ class ClippedGrad:
 
         def run(params: Params, examples: Examples) -> ClippedSum:
             if loss is not None:
-                out = sum_by_ghost(loss, clipping, params, examples, shared, arithmetic_of(self.precision))
+                out = sum_by_ghost(loss, clipping, params, examples, shared)
             else:
                 out = sum_by_vmap(self.loss_fn, self.has_aux, clipping, params, examples, shared)
             losses, aux = jax.tree.map(lambda leaf: _zero_where_masked(leaf, examples.mask), (out.losses, out.aux))

@@ -4,10 +4,14 @@ import json
 from pathlib import Path
 
 import adult
+import choose
 import pytest
 import records_report
 import trained
+import tyro
 from records_rows import described, measured
+
+from jaxdp.commands.train import TrainOptions
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
 
@@ -62,6 +66,15 @@ def test_a_file_of_another_length_is_not_taken_for_adult(tmp_path: Path, monkeyp
     Path("some.csv").write_text("age,income\n17,<=50K\n")
     with pytest.raises(SystemExit, match="some.csv has 1 people, and Adult 48842: give another --source"):
         adult.prepare(Path("some.csv"))
+
+
+def test_what_is_tried_to_choose_is_a_command() -> None:
+    options = choose.Options(recipe="cnn", ema=(0.9, 0.98), augmentations=(2,))
+    for (_, ema, *_), (command, *words) in choose.tried(options):
+        made = tyro.cli(TrainOptions, args=words)
+        assert (command, made.recipe, made.ema, made.augmentations) == ("train", "cnn", float(ema), 2)
+    for _, words in choose.tried(choose.Options(data="adult", lr=(1.0,))):
+        assert trained.recipe_of(words)["model"] == "dense"
 
 
 @pytest.mark.slow

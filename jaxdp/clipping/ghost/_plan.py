@@ -155,6 +155,7 @@ class Plan:
         unused: leaves on which the loss doesn't depend.
         shapes: of all leaves.
         activations: bytes that one example needs, about.
+        arithmetic: of norms and sums.
     """
 
     jaxpr: JaxprParts
@@ -163,6 +164,7 @@ class Plan:
     unused: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
     activations: int
+    arithmetic: Arithmetic
 
     @property
     def sites(self) -> dict[Path, Site]:
@@ -202,6 +204,7 @@ def make_plan(jaxpr: JaxprParts, kinds: Sequence[Kind], groups: Sequence[int], a
         unused=unused,
         shapes=shapes,
         activations=activations(jaxpr, kinds) + 4 * sum(component.choice.kept for component in components),
+        arithmetic=arithmetic,
     )
 
 
@@ -349,22 +352,13 @@ def _component(
         sites = tuple(replace(site, rounded=True) for site in sites)
     aligned = _align(sites, origins) if rearranged else None
     entries = sum(math.prod(shapes[leaf]) for leaf in leaves)
+    layouts = [site.layout for site in sites]
+    found = {"aligned": aligned is not None, "together": together}
     if sites[0].rounded:
-        choice = choose_for_matrix_unit(
-            [site.layout for site in sites],
-            entries,
-            aligned=aligned is not None,
-            together=together,
-            one_value=rearranged and len({site.source for site in sites}) == 1,
-        )
-        return Component(tuple(sorted(leaves)), aligned or sites, rearranged, choice)
-    choice = choose(
-        [site.layout for site in sites],
-        entries,
-        aligned=aligned is not None,
-        together=together,
-        own_norm=_shared_square(sites) is not None,
-    )
+        one_value = rearranged and len({site.source for site in sites}) == 1
+        choice = choose_for_matrix_unit(layouts, entries, **found, one_value=one_value)
+    else:
+        choice = choose(layouts, entries, **found, own_norm=_shared_square(sites) is not None)
     return Component(tuple(sorted(leaves)), aligned or sites, rearranged, choice)
 
 

@@ -17,8 +17,8 @@ from .._clip import (
     cast_behind_barrier,
     join_apart,
     join_norms,
+    join_packed,
     leave_apart,
-    norm_of_matrices,
     pack_into_matrices,
     sum_weighted,
     sum_weighted_apart,
@@ -30,6 +30,10 @@ from ._plan import Component, Path, Plan, Site
 from ._rounded import norm_by_gram_matrices, norm_of_formed, norm_of_single_row
 from ._tap import make_taps, run_tapped
 from ._trace import Traced
+
+# What is kept of each example: how it is laid out, how its norm is joined with others, how it is added up.
+_PACKED = (pack_into_matrices, join_packed, sum_weighted)
+_APART = (leave_apart, join_apart, sum_weighted_apart)
 
 
 class _Seen(NamedTuple):
@@ -61,7 +65,6 @@ def sum_by_ghost(
     params: Params,
     examples: Examples,
     shared: tuple[Any, ...],
-    arithmetic: Arithmetic,
 ) -> ClippedSum:
     """The clipped sum of checked examples; losses and aux of masked ones are not zeroed."""
     plan, aux = loss
@@ -86,18 +89,14 @@ def sum_by_ghost(
         group.kept.update(kept)
 
     total: dict[int, Any] = {}
-    pack = pack_into_matrices if arithmetic.packs else leave_apart
+    pack, join, add_up = _PACKED if plan.arithmetic.packs else _APART
     packed = [pack(cast_behind_barrier((group.kept, [grads for _, grads in group.formed]))) for group in groups]
     norms = []
     for group, (matrices, _) in zip(groups, packed, strict=True):
-        own = [_norms(component, seen, arithmetic) for component in group.unkept]
-        if arithmetic.packs:
-            norms.append(join_norms([*own, norm_of_matrices(matrices)] if matrices else own, mask.shape[0]))
-        else:
-            norms.append(join_apart(own, matrices, mask.shape[0]))
+        own = [_norms(component, seen, plan.arithmetic) for component in group.unkept]
+        norms.append(join(own, matrices, mask.shape[0]))
     usable, factors = clipping.factors([norm.upper for norm in norms], mask)
     for group, (matrices, unpack), factor in zip(groups, packed, factors, strict=True):
-        add_up = sum_weighted if arithmetic.packs else sum_weighted_apart
         kept, formed = unpack([add_up(matrix, usable, factor) for matrix in matrices])
         total |= kept
         for (component, _), part in zip(group.formed, formed, strict=True):
