@@ -187,6 +187,29 @@ def wrn(size: int = 64, *, standardised: bool = False) -> Workload:
     return _classifier(name, size, model, _normal(size, 32, 32, 3), 10, model.apply)
 
 
+def gated_mlp(size: int = 256, width: int = 768, hidden: int = 1536, blocks: int = 3) -> Workload:
+    """Gated blocks without a framework, as many write them: one array for the weights of all blocks, indexed by block."""
+
+    def apply(p: Any, x: jax.Array) -> jax.Array:
+        for block in range(blocks):
+            x = x + (jax.nn.silu(x @ p["gate"][block]) * (x @ p["up"][block])) @ p["down"][block]
+        return x @ p["head"]
+
+    shapes = {
+        "gate": (blocks, width, hidden),
+        "up": (blocks, width, hidden),
+        "down": (blocks, hidden, width),
+        "head": (width, 10),
+    }
+    keys = jax.random.split(jax.random.key(2), len(shapes))
+    draw = lambda key, shape: jax.random.normal(key, shape) / jnp.sqrt(shape[-2])
+    params = {name: draw(key, shape) for key, (name, shape) in zip(keys, shapes.items(), strict=True)}
+    labels = jax.random.randint(jax.random.key(1), (size,), 0, 10)
+    cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+    loss = lambda p, batch: cross_entropy(apply(p, batch[0]), batch[1])
+    return Workload("gated-mlp", size, loss, loss, params, (_normal(size, width), labels))
+
+
 WORKLOADS: dict[str, Callable[..., Workload]] = {
     "mlp": mlp,
     "cnn": cnn,
@@ -195,6 +218,7 @@ WORKLOADS: dict[str, Callable[..., Workload]] = {
     "transformer-256": lambda size=16: transformer(size, 256),
     "lstm": lstm,
     "text": text,
+    "gated-mlp": gated_mlp,
     "wrn": wrn,
     "wrn-standardised": lambda size=64: wrn(size, standardised=True),
 }

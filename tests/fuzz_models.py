@@ -226,6 +226,58 @@ def stacked_and_indexed(program: Program) -> None:
     program.add(forms[how], f"stacked weights, {how}")
 
 
+def parts_of_weights(program: Program) -> None:
+    """Two to four parts of one weight, cut, indexed, split, gathered, joined and rearranged: some overlap, some don't."""
+    shape = tuple(int(n) for n in program.random.integers(1, 5, size=3))
+    w, count = program.weight(*shape), int(program.random.integers(2, 5))
+    cuts = [program.one_of("sliced", "indexed", "split", "gathered", "dynamic", "whole") for _ in range(count)]
+    axes = program.random.integers(0, 3, size=count).tolist()
+    bounds = [sorted(program.random.integers(0, shape[axis] + 1, size=2).tolist()) for axis in axes]
+    steps = program.random.integers(1, 3, size=count).tolist()
+    orders = [program.random.permutation(3).tolist() for _ in range(count)]
+    forms = [program.one_of("as it is", "transposed", "flat", "reversed", "joined") for _ in range(count)]
+    directly = program.random.random(count) < 0.3
+
+    def cut(weight: Any, i: int) -> Any:
+        axis, (low, high), n = axes[i], bounds[i], shape[axes[i]]
+        at = min(low, n - 1)
+        if cuts[i] == "sliced":
+            return jax.lax.slice_in_dim(weight, low, high, steps[i], axis)
+        if cuts[i] == "split":
+            return jnp.split(weight, [low, high], axis=axis)[i % 3]
+        if cuts[i] == "gathered":
+            return jnp.take(weight, np.arange(n)[:: -steps[i]] if i % 2 else np.array([at, n - 1]), axis=axis)
+        if cuts[i] == "dynamic":
+            return jax.lax.dynamic_slice_in_dim(weight, high, max(1, n - high), axis)
+        return jax.lax.index_in_dim(weight, at, axis, keepdims=False) if cuts[i] == "indexed" else weight
+
+    def arranged(part: Any, i: int) -> Any:
+        if forms[i] == "transposed":
+            return jnp.transpose(part, [axis for axis in orders[i] if axis < part.ndim])
+        if forms[i] == "flat":
+            return part.reshape(-1)
+        if forms[i] == "joined":
+            return jnp.stack([part, part * 2]) if i % 2 else jnp.concatenate([part, part], axis=0)
+        return part[::-1] if forms[i] == "reversed" else part
+
+    def layer(p: Any, x: Any, rows: Any) -> Any:
+        out = rows
+        for i in range(count):
+            part = arranged(cut(p[w], i), i)
+            part = part.reshape(math.prod(part.shape[:-1]), part.shape[-1])
+            given = jnp.sin(jnp.resize(rows, (rows.shape[0], part.shape[0])))
+            used = given @ part.astype(rows.dtype)
+            if directly[i] and part.size:
+                used = given[:, :1] * jnp.tanh(part[:1])
+            out = out + jnp.sum(used, axis=1, keepdims=True)
+        return jnp.tanh(out)
+
+    what = ", ".join(
+        f"{c} on {a} at {b} by {s}, {f}" for c, a, b, s, f in zip(cuts, axes, bounds, steps, forms, strict=True)
+    )
+    program.add(layer, f"parts of a weight {shape}: {what}, directly {directly.tolist()}")
+
+
 def recurrent(program: Program) -> None:
     width = program.one_of(2, 4)
     w, u = program.weight(program.width, width), program.weight(width, width)
@@ -348,6 +400,8 @@ LAYERS = (
     there_and_back,
     transformed_weight,
     stacked_and_indexed,
+    parts_of_weights,
+    parts_of_weights,
     recurrent,
     branch,
     custom_gradient,

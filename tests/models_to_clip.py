@@ -380,6 +380,45 @@ def fused_and_split_weights() -> Problem:
 
 
 @model
+def weights_stacked_and_indexed() -> Problem:
+    def loss(p: Any, x: Any) -> Any:
+        for i in range(3):
+            x = x + (jnp.tanh(x @ p["gate"][i]) * (x @ p["up"][i])) @ p["down"][i] + p["bias"][i]
+        return square(x)
+
+    return of_weights(loss, normal(9, 6, 4, 5), gate=(3, 5, 7), up=(3, 5, 7), down=(3, 7, 5), bias=(3, 5))
+
+
+@model
+def weights_in_one_vector() -> Problem:
+    def loss(p: Any, x: Any) -> Any:
+        w, b, v = jnp.split(p["flat"], [40, 48])
+        w = w.reshape(5, 8)
+        return square(jnp.tanh(x @ w + b) @ v.reshape(8, 6)) + square(jnp.tanh(x @ w) @ w.T)
+
+    return of_weights(loss, normal(9, 6, 4, 5), flat=(96,))
+
+
+@model
+def parts_of_a_weight_that_overlap() -> Problem:
+    def loss(p: Any, x: Any) -> Any:
+        y = jnp.tanh(x @ p["w"][:, :4]) @ p["w"][1:5, 2:] + square(x @ p["w"][:, ::2])
+        return square(y) + square(x @ p["v"][1]) + square(jnp.sin(x) @ p["v"][1]) + square(x[0] @ p["v"][0, :, 1:3])
+
+    return of_weights(loss, normal(9, 6, 3, 6), w=(6, 6), v=(2, 6, 4))
+
+
+@model
+def parts_of_a_weight_gathered_by_constants() -> Problem:
+    def loss(p: Any, x: Any) -> Any:
+        y = jnp.tanh(x + p["positions"][jnp.arange(4)])
+        y = y @ p["w"][jnp.array([4, 2, 0])].reshape(-1, 7)[:5]
+        return square(y) + square(jnp.tanh(x @ jnp.take(p["w"], jnp.array([1, 3, 1]), axis=0)))
+
+    return of_weights(loss, normal(9, 6, 4, 5), positions=(9, 5), w=(5, 5, 7))
+
+
+@model
 def recurrence_with_weights_in_the_carry() -> Problem:
     def loss(p: Any, xs: Any) -> Any:
         def step(carry: Any, x: Any) -> Any:

@@ -7,4 +7,4 @@ CPUs have fast code for.
 """
 
 from ._convolutions import with_ordered_convolutions as with_ordered_convolutions
-from ._evaluate import evaluate as evaluate
+from ._evaluate import constant_value as constant_value, evaluate as evaluate

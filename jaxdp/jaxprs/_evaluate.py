@@ -3,6 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+from jax.core import Tracer
+
 from ._jaxpr import Eqn, JaxprParts, Literal, Var, bind
 
 Hook = Callable[[Eqn, list[Any]], Sequence[Any]]
@@ -26,26 +30,43 @@ def evaluate(
         eqns: those that may be run; all by default.
         wanted: the variables whose values to return, in whose place the jaxpr's outputs stand by default. Of the equations,
             only those that they need, and those with effects, are then run.
-        known: the values of variables that no equation needs to compute.
+        known: the values of variables, whatever an equation would make of them.
 
     Returns:
         The values of `wanted`.
     """
     env = dict(zip(jaxpr.constvars, jaxpr.consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
-    env.update(known or {})
+    known = known or {}
+    env.update(known)
     eqns = jaxpr.eqns if eqns is None else eqns
     read = lambda atom: atom.val if isinstance(atom, Literal) else env[atom]
-    for eqn in eqns if wanted is None else _needed(eqns, wanted):
-        env.update(zip(eqn.outvars, hook(eqn, [read(v) for v in eqn.invars]), strict=True))
+    for eqn in eqns if wanted is None else _needed(eqns, wanted, known):
+        outs = hook(eqn, [read(v) for v in eqn.invars])
+        env.update({v: out for v, out in zip(eqn.outvars, outs, strict=True) if v not in known})
     return [read(v) for v in (jaxpr.outvars if wanted is None else wanted)]
 
 
-def _needed(eqns: Sequence[Eqn], wanted: Sequence[Any]) -> list[Eqn]:
-    """Those of `eqns` on which `wanted` depend, in order."""
-    needed = {v for v in wanted if not isinstance(v, Literal)}
+def constant_value(jaxpr: JaxprParts, atom: Any) -> np.ndarray | None:
+    """What an operand is whatever the jaxpr's inputs are; None where it depends on them, or on a value that is being traced."""
+    if isinstance(atom, Literal):
+        return np.asarray(atom.val)
+    eqns = _needed(jaxpr.eqns, [atom])
+    read = {atom, *(v for eqn in eqns for v in eqn.invars if not isinstance(v, Literal))}
+    read -= {v for eqn in eqns for v in eqn.outvars}
+    consts = dict(zip(jaxpr.constvars, jaxpr.consts, strict=True))
+    if any(v not in consts or isinstance(consts[v], Tracer) for v in read):
+        return None
+    with jax.ensure_compile_time_eval():
+        (value,) = jax.jit(lambda: evaluate(jaxpr, [None] * len(jaxpr.invars), wanted=[atom]))()
+        return np.asarray(value)
+
+
+def _needed(eqns: Sequence[Eqn], wanted: Sequence[Any], known: Mapping[Var, Any] | None = None) -> list[Eqn]:
+    """Those of `eqns` on which `wanted` depend beside what is known, in order."""
+    needed = {v for v in wanted if not isinstance(v, Literal)} - (known or {}).keys()
     kept: list[Eqn] = []
     for eqn in reversed(eqns):
         if eqn.effects or any(v in needed for v in eqn.outvars):
             kept.append(eqn)
-            needed.update(v for v in eqn.invars if not isinstance(v, Literal))
+            needed.update(v for v in eqn.invars if not isinstance(v, Literal) and v not in (known or {}))
     return kept[::-1]

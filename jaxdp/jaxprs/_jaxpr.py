@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax._src import source_info_util
+from jax._src.lax import lax
 from jax.extend import core
 from jax.extend.core import primitives as p
 
@@ -26,6 +27,8 @@ STOP_GRADIENT = p.stop_gradient_p
 MUL, ARITHMETIC = p.mul_p, frozenset({p.add_p, p.sub_p, p.mul_p, p.div_p})
 CAST, BROADCAST, RESHAPE, TRANSPOSE = p.convert_element_type_p, p.broadcast_in_dim_p, p.reshape_p, p.transpose_p
 SQUEEZE, COPY, REVERSE, CONCATENATE = p.squeeze_p, p.copy_p, p.rev_p, p.concatenate_p
+SLICE, DYNAMIC_SLICE, SPLIT = p.slice_p, p.dynamic_slice_p, lax.split_p
+STACK, UNSTACK = getattr(lax, "stack_p", None), getattr(lax, "unstack_p", None)  # of the newer releases
 
 
 class JaxprParts(NamedTuple):

@@ -26,14 +26,15 @@ class Choice:
     """How the norm is computed, what that costs per example, and why it was chosen.
 
     Attributes:
-        form: "rows" for norms from the rows of the outer products, "formed" for the gradient of each example, "dropped" where
-            that isn't kept for the sum.
+        form: "rows" for norms from the rows of the outer products, "formed" for the gradient of each example by a rule, "dropped"
+            where that isn't kept for the sum; without a rule, "direct" where the gradient is no larger than what the parameter
+            is used in, else "materialised".
         operations: floating-point operations per example.
         kept: float32 entries that are kept per example until the clip factors are known, beside the rows.
         why: the reason in words.
     """
 
-    form: Literal["rows", "formed", "dropped"]
+    form: Literal["rows", "formed", "dropped", "direct", "materialised"]
     operations: int
     kept: int
     why: str

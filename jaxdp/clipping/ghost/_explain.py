@@ -1,13 +1,14 @@
 """A plan as a table for the user: for each parameter, how its per-example gradient is dealt with and what that costs."""
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 
 from ..._errors import UsageError
 from ..._types import Params
-from ._plan import Component, DirectUse, Plan
+from ._plan import Component, Plan
+
+_FORMS = ("rows", "direct", "dropped", "formed", "materialised")  # in order of what they may cost
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class LeafReport:
         sites: where it is used: the rules' names, or the primitives that no rule covers.
         how: "rows" (norm from the outer products' rows), "formed" (from each example's gradient, by a rule), "dropped" (likewise,
             but the gradient isn't kept for the sum), "direct" (by ordinary differentiation, where that takes no more memory than
-            the use itself), "materialised" (likewise, where it takes more) or "unused".
+            the use itself), "materialised" (likewise, where it takes more) or "unused". Of parts of a parameter that are used
+            apart, the one that may cost most.
         operations: floating-point operations an example for the norm and the sum; those of the leaves that share its
             sites are counted with the first of them.
         floats: float32 values an example that are kept beside the activations.
@@ -59,17 +61,14 @@ def explain(plan: Plan, params: Params) -> Explanation:
     names = [
         jax.tree_util.keystr(path) or "(the array itself)" for path, _ in jax.tree_util.tree_leaves_with_path(params)
     ]
-    reports: dict[int, LeafReport] = {}
+    reports = [
+        LeafReport(name, shape, (), "unused", 0, 0, "the loss doesn't depend on it: its gradient is zero")
+        for name, shape in zip(names, plan.shapes, strict=True)
+    ]
     for component in plan.components:
         for leaf in component.leaves:
-            reports[leaf] = _of_component(component, names, leaf, plan.shapes[leaf])
-    for leaf, uses in plan.direct.items():
-        reports[leaf] = _of_direct(names[leaf], plan.shapes[leaf], uses)
-    for leaf in plan.unused:
-        reports[leaf] = LeafReport(
-            names[leaf], plan.shapes[leaf], (), "unused", 0, 0, "the loss doesn't depend on it: its gradient is zero"
-        )
-    return Explanation(tuple(reports[leaf] for leaf in range(len(names))))
+            reports[leaf] = _joined(reports[leaf], _of_component(component, names, leaf, plan.shapes[leaf]))
+    return Explanation(tuple(reports))
 
 
 def check_covered(plan: Plan, params: Params) -> None:
@@ -85,18 +84,16 @@ def check_covered(plan: Plan, params: Params) -> None:
 def _of_component(component: Component, names: list[str], leaf: int, shape: tuple[int, ...]) -> LeafReport:
     first, choice = component.leaves[0], component.choice
     sites = tuple(site.rule.name for site in component.sites)
+    sites += tuple(dict.fromkeys(use.primitive for use in component.direct))
     if leaf != first:
         return LeafReport(names[leaf], shape, sites, choice.form, 0, 0, f"together with {names[first]}")
     return LeafReport(names[leaf], shape, sites, choice.form, choice.operations, choice.kept, choice.why)
 
 
-def _of_direct(name: str, shape: tuple[int, ...], uses: tuple[DirectUse, ...]) -> LeafReport:
-    size = math.prod(shape)
-    sites = tuple(dict.fromkeys(use.primitive for use in uses))
-    missing = [use for use in uses if not use.cheap]
-    if uses and not missing:
-        return LeafReport(name, shape, sites, "direct", 2 * size, size, "no larger than what it is used in")
-    reason = "it is mixed with a parameter that no rule covers"
-    if missing:
-        reason = f"no rule for {missing[0].primitive} at {missing[0].where}"
-    return LeafReport(name, shape, sites, "materialised", 2 * size, size, reason)
+def _joined(report: LeafReport, more: LeafReport) -> LeafReport:
+    """On a leaf of which there are parts; what costs most is told."""
+    if report.how == "unused":
+        return more
+    worse = max(report, more, key=lambda part: _FORMS.index(part.how))
+    operations, floats = report.operations + more.operations, report.floats + more.floats
+    return replace(worse, sites=report.sites + more.sites, operations=operations, floats=floats)

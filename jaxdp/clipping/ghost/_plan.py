@@ -1,18 +1,20 @@
 """Where each parameter is used, and how the norm of its per-example gradient will be computed.
 
-The plan is made from shapes alone. Every use of a parameter either has a rule (a *site*) or is *direct*: then the leaf's
-gradient is formed for every example by ordinary differentiation. A leaf with any direct use is direct as a whole, and so
-are the leaves that are mixed with it before they are used; thus no use is forgotten. The other leaves fall into
-components, connected by the values into which they are mixed; most are a single leaf.
+The plan is made from shapes alone. Every use is of a value computed from parameters alone, and either has a rule (a *site*) or
+is *direct*. Uses that may depend on the same entries of a leaf make a component; components have no entry in common, so that
+their squared norms add up. Most are a single leaf, others a part of one, or leaves that are mixed before they are used. A
+component with any direct use is differentiated as a whole, for every example; thus no use is forgotten.
 """
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
 
+from ...jaxprs import constant_value
 from ...jaxprs._jaxpr import (
     REMAT,
     SCAN,
@@ -30,7 +32,7 @@ from .._arithmetic import Arithmetic
 from . import rules
 from ._cost import Choice, activations, choose, choose_for_matrix_unit
 from ._kinds import BOTH, EXAMPLE, NEITHER, PARAMS, Kind, output_kinds, scan_kinds
-from ._views import Origin, origin_of_leaf, origin_of_output
+from ._views import Origin, are_apart, origin_of_leaf, origins_of_outputs
 from .rules import Layout, Rule
 from .rules._rule import Square
 
@@ -93,33 +95,35 @@ class Site:
 
 @dataclass(frozen=True)
 class DirectUse:
-    """A use without a rule: what, where, and whether its per-example gradient is larger than what it computes."""
+    """A use without a rule: of what, by what, where, and how many entries it computes."""
 
+    source: Var
     primitive: str
     where: str
-    cheap: bool
+    size: int
 
 
 @dataclass(frozen=True)
 class Component:
-    """Leaves that are used through the same values, all of whose uses are sites.
+    """Uses that may depend on the same entries of the leaves.
 
     Attributes:
-        leaves: their positions.
-        sites: the uses.
-        rearranged: whether the values that are used hold the leaves' entries and nothing else.
+        leaves: the positions of those that are used.
+        sites: the uses, where all have a rule.
+        direct: those without a rule.
+        sources: the parameter-only values that are used.
+        rearranged: whether these hold entries of the leaves and nothing else.
+        anchors: values that hold each entry once, with respect to which gradients are kept where they are formed.
         choice: how the norm is computed, and why.
     """
 
     leaves: tuple[int, ...]
     sites: tuple[Site, ...]
+    direct: tuple[DirectUse, ...]
+    sources: tuple[Var, ...]
     rearranged: bool
+    anchors: tuple[Var, ...]
     choice: Choice
-
-    @property
-    def sources(self) -> tuple[Var, ...]:
-        """The parameter-only values that are used."""
-        return tuple(dict.fromkeys(site.source for site in self.sites))
 
     @property
     def rounded_paths(self) -> list[Path]:
@@ -129,19 +133,15 @@ class Component:
     @property
     def is_single_row(self) -> bool:
         """Whether factors are rounded and the gradient is one outer product, or one for each matrix of the loops that stack."""
-        first = self.sites[0]
-        by_rows = first.rounded and len(self.sites) == 1 and self.choice.form == "rows"
-        return by_rows and first.layout.rows == first.own.stack == 1
+        if len(self.sites) != 1 or self.choice.form != "rows":
+            return False
+        (site,) = self.sites
+        return site.rounded and site.layout.rows == site.own.stack == 1
 
     @property
     def square(self) -> Square | None:
         """The own way to the squared norm of the rule that all uses share, if there is one and they lie the same way round."""
         return None if any(site.swap for site in self.sites) else _shared_square(self.sites)
-
-    @property
-    def is_one_rearrangement(self) -> bool:
-        """Whether all uses are of one value, which holds the leaves' entries and nothing else."""
-        return self.rearranged and len(self.sources) == 1
 
 
 @dataclass(frozen=True)
@@ -150,19 +150,17 @@ class Plan:
 
     Attributes:
         jaxpr: the loss, its parameter-only work hoisted.
-        components: the leaves that rules cover.
-        direct: for every leaf differentiated as it is, its uses without a rule (none where it is mixed with one that has).
-        unused: leaves on which the loss doesn't depend.
+        components: no two of which have an entry of a leaf in common.
         shapes: of all leaves.
+        leaf_of: the position of each leaf by its variable.
         activations: bytes that one example needs, about.
         arithmetic: of norms and sums.
     """
 
     jaxpr: JaxprParts
     components: tuple[Component, ...]
-    direct: dict[int, tuple[DirectUse, ...]]
-    unused: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
+    leaf_of: dict[Var, int]
     activations: int
     arithmetic: Arithmetic
 
@@ -184,26 +182,20 @@ def make_plan(jaxpr: JaxprParts, kinds: Sequence[Kind], groups: Sequence[int], a
     Returns:
         The plan.
     """
-    shapes = tuple(tuple(v.aval.shape) for v, kind in zip(jaxpr.invars, kinds, strict=True) if kind == PARAMS)
+    leaves = [v for v, kind in zip(jaxpr.invars, kinds, strict=True) if kind == PARAMS]
     walk = _Walk(jaxpr, kinds)
-    direct = dict(walk.direct)
-    components = []
-    for leaves in _connected([walk.origins[site.source].leaves for site in walk.sites]):
-        sites = tuple(site for site in walk.sites if walk.origins[site.source].leaves <= leaves)
-        if leaves & direct.keys():
-            direct |= {leaf: direct.get(leaf, []) for leaf in leaves}
-        else:
-            together = len({groups[leaf] for leaf in leaves}) == 1
-            components.append(_component(leaves, sites, walk.origins, shapes, together, arithmetic))
-    used = set(direct) | {leaf for component in components for leaf in component.leaves}
-    unused = tuple(leaf for leaf in range(len(shapes)) if leaf not in used)
+    used = dict.fromkeys([*(site.source for site in walk.sites), *(use.source for use in walk.direct)])
+    components = [
+        _component(sources, walk, leaves, groups, arithmetic)
+        for sources in _connected({v: walk.origins[v] for v in used})
+    ]
+    kept = sum(component.choice.kept for component in components if component.sites)
     return Plan(
         jaxpr=jaxpr,
         components=tuple(components),
-        direct={leaf: tuple(uses) for leaf, uses in sorted(direct.items())},
-        unused=unused,
-        shapes=shapes,
-        activations=activations(jaxpr, kinds) + 4 * sum(component.choice.kept for component in components),
+        shapes=tuple(tuple(v.aval.shape) for v in leaves),
+        leaf_of={v: i for i, v in enumerate(leaves)},
+        activations=activations(jaxpr, kinds) + 4 * kept,
         arithmetic=arithmetic,
     )
 
@@ -232,19 +224,17 @@ class _Walk:
 
     def __init__(self, jaxpr: JaxprParts, kinds: Sequence[Kind]) -> None:
         self.sites: list[Site] = []
-        self.direct: dict[int, list[DirectUse]] = {}
+        self.direct: list[DirectUse] = []
         self.origins: dict[Var, Origin] = {}
-        self._leaf_sizes: list[int] = []
         scope = _Scope((), ())
         scope.kinds = dict.fromkeys(jaxpr.constvars, NEITHER) | dict(zip(jaxpr.invars, kinds, strict=True))
         for index, var in enumerate(v for v in jaxpr.invars if scope.kinds[v] == PARAMS):
-            self.origins[var] = origin_of_leaf(index, tuple(var.aval.shape))
-            self._leaf_sizes.append(var.aval.size)
+            self.origins[var] = origin_of_leaf(index, var)
             scope.uses[var] = _Use(var, ())
         self._equations(jaxpr, scope)
         loss = jaxpr.outvars[0]
         if scope.kind(loss) == PARAMS:
-            self._use_directly(scope.uses[loss].source, "the loss itself", "", 1)
+            self.direct.append(DirectUse(scope.uses[loss].source, "the loss itself", "", 1))
 
     def _equations(self, jaxpr: JaxprParts, scope: _Scope) -> None:
         for number, eqn in enumerate(jaxpr.eqns):
@@ -254,9 +244,9 @@ class _Walk:
             params = [i for i, kind in enumerate(inputs) if kind == PARAMS]
             if params and not meets and not scope.path:
                 origins = [self.origins.get(v) if scope.kind(v) == PARAMS else None for v in eqn.invars]
-                for v in eqn.outvars:
-                    self.origins[v] = origin_of_output(eqn, origins)
-                    scope.uses[v] = _Use(v, ())
+                found = origins_of_outputs(eqn, origins, functools.partial(constant_value, jaxpr))
+                self.origins.update(zip(eqn.outvars, found, strict=True))
+                scope.uses.update((v, _Use(v, ())) for v in eqn.outvars)
                 if eqn.primitive is STOP_GRADIENT:  # a constant, as far as gradients go
                     outs = [NEITHER]
             elif params:
@@ -313,15 +303,12 @@ class _Walk:
         self._equations(body, inside)
         for atom in body.outvars:
             if inside.kind(atom) == PARAMS:
-                self._use_directly(inside.uses[atom].source, eqn.primitive.name, source_line(eqn), atom.aval.size)
+                source, where = inside.uses[atom].source, source_line(eqn)
+                self.direct.append(DirectUse(source, eqn.primitive.name, where, atom.aval.size))
 
     def _use(self, eqn: Eqn, var: Var, scope: _Scope, name: str) -> None:
         size = max(v.aval.size for v in eqn.outvars) * math.prod(scope.lengths)
-        self._use_directly(scope.uses[var].source, name, source_line(eqn), size)
-
-    def _use_directly(self, source: Var, primitive: str, where: str, size: int) -> None:
-        for leaf in self.origins[source].leaves:
-            self.direct.setdefault(leaf, []).append(DirectUse(primitive, where, self._leaf_sizes[leaf] <= size))
+        self.direct.append(DirectUse(scope.uses[var].source, name, source_line(eqn), size))
 
 
 def _types_of(eqn: Eqn) -> str:
@@ -329,37 +316,68 @@ def _types_of(eqn: Eqn) -> str:
     return ", ".join(dict.fromkeys(str(v.aval.dtype) for v in eqn.invars))
 
 
-def _connected(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-    """The unions of sets that overlap, directly or through others."""
-    groups: list[frozenset[int]] = []
-    for members in sets:
-        touching = [group for group in groups if group & members]
-        groups = [group for group in groups if not group & members]
-        groups.append(members.union(*touching))
+def _connected(origins: Mapping[Var, Origin]) -> list[list[Var]]:
+    """Values in groups: those that may have an entry of a leaf in common, directly or through others."""
+    groups: list[list[Var]] = []
+    for var, origin in origins.items():
+        may_meet = lambda v, origin=origin: origin.leaves & origins[v].leaves and not are_apart([origin, origins[v]])
+        meets = [any(map(may_meet, group)) for group in groups]
+        joined = [v for group, met in zip(groups, meets, strict=True) if met for v in group]
+        groups = [group for group, met in zip(groups, meets, strict=True) if not met]
+        groups.append([*joined, var])
     return groups
 
 
 def _component(
-    leaves: frozenset[int],
-    sites: tuple[Site, ...],
-    origins: dict[Var, Origin],
-    shapes: Sequence[tuple[int, ...]],
-    together: bool,
-    arithmetic: Arithmetic,
+    sources: Sequence[Var], walk: _Walk, leaves: Sequence[Var], groups: Sequence[int], arithmetic: Arithmetic
 ) -> Component:
-    rearranged = all(origins[site.source].isometric for site in sites)
-    if arithmetic.rounds and all(map(_may_be_rounded, sites)):
-        sites = tuple(replace(site, rounded=True) for site in sites)
-    aligned = _align(sites, origins) if rearranged else None
-    entries = sum(math.prod(shapes[leaf]) for leaf in leaves)
-    layouts = [site.layout for site in sites]
-    found = {"aligned": aligned is not None, "together": together}
-    if sites[0].rounded:
-        one_value = rearranged and len({site.source for site in sites}) == 1
-        choice = choose_for_matrix_unit(layouts, entries, **found, one_value=one_value)
+    origins = walk.origins
+    used = sorted(frozenset[int]().union(*(origins[source].leaves for source in sources)))
+    together = len({groups[leaf] for leaf in used}) == 1
+    anchors = (_anchors(sources, origins) if together else ()) or tuple(leaves[leaf] for leaf in used)
+    sites = tuple(site for site in walk.sites if site.source in sources)
+    direct = tuple(use for use in walk.direct if use.source in sources)
+    rearranged = all(origins[source].isometric for source in sources)
+    if direct:
+        sites, choice = (), _differentiated(direct, anchors)
     else:
-        choice = choose(layouts, entries, **found, own_norm=_shared_square(sites) is not None)
-    return Component(tuple(sorted(leaves)), aligned or sites, rearranged, choice)
+        if arithmetic.rounds and all(map(_may_be_rounded, sites)):
+            sites = tuple(replace(site, rounded=True) for site in sites)
+        aligned = _align(sites, origins) if rearranged else None
+        one_value = len(sources) == 1 and anchors == tuple(sources)
+        choice = _by_rules(sites, anchors, aligned=aligned is not None, together=together, one_value=one_value)
+        sites = aligned or sites
+    return Component(tuple(used), sites, direct, tuple(sources), rearranged, anchors, choice)
+
+
+def _anchors(sources: Sequence[Var], origins: Mapping[Var, Origin]) -> tuple[Var, ...]:
+    """Values from which the sources are computed, that hold each entry of the leaves once at most; none if there are none."""
+    anchors = tuple(dict.fromkeys(anchor for source in sources for anchor in origins[source].anchors))
+    if are_apart([origins[anchor] for anchor in anchors]):
+        return anchors
+    first, *others = (origins[anchor].ancestors for anchor in anchors)
+    return tuple(v for v in first if all(v in ancestors for ancestors in others))[:1]
+
+
+def _differentiated(uses: Sequence[DirectUse], anchors: Sequence[Var]) -> Choice:
+    """What it costs to form the gradient by ordinary differentiation."""
+    sizes = [v.aval.size for v in anchors]
+    for use in uses:
+        if use.size < max(sizes):
+            why = f"no rule for {use.primitive} at {use.where}"
+            return Choice("materialised", 2 * sum(sizes), sum(sizes), why)
+    return Choice("direct", 2 * sum(sizes), sum(sizes), "no larger than what it is used in")
+
+
+def _by_rules(
+    sites: Sequence[Site], anchors: Sequence[Var], *, aligned: bool, together: bool, one_value: bool
+) -> Choice:
+    entries = sum(v.aval.size for v in anchors)
+    layouts = [site.layout for site in sites]
+    if sites[0].rounded:
+        return choose_for_matrix_unit(layouts, entries, aligned=aligned, together=together, one_value=one_value)
+    own_norm = _shared_square(sites) is not None
+    return choose(layouts, entries, aligned=aligned, together=together, own_norm=own_norm)
 
 
 def _may_be_rounded(site: Site) -> bool:
@@ -378,13 +396,13 @@ def _shared_square(sites: Sequence[Site]) -> Square | None:
     return squares.pop() if len(squares) == 1 else None
 
 
-def _align(sites: tuple[Site, ...], origins: dict[Var, Origin]) -> tuple[Site, ...] | None:
+def _align(sites: tuple[Site, ...], origins: Mapping[Var, Origin]) -> tuple[Site, ...] | None:
     """The sites with their layouts on the same axes of the same base, or None where they can't be brought there."""
     if len(sites) == 1:
         return sites
     views = [origins[site.source].view for site in sites]
     if all(view is not None for view in views):
-        bases = {(view.leaf, view.base) for view in views if view is not None}
+        bases = {view.region for view in views if view is not None}
         axes = [view.axes for view in views if view is not None]
     else:
         bases = {site.source for site in sites}

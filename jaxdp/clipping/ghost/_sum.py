@@ -1,6 +1,6 @@
 """The sum of clipped gradients from one forward and one backward pass."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from ..._types import Params
 from ...jaxprs import evaluate
-from ...jaxprs._jaxpr import Eqn, bind, is_cast
+from ...jaxprs._jaxpr import Eqn, Var, bind, is_cast
 from .._arithmetic import Arithmetic, rounded
 from .._clip import (
     ClippedSum,
@@ -42,20 +42,18 @@ class _Seen(NamedTuple):
     outs: list[Any]
     operands: dict[Path, tuple[Any, ...]]
     cotangents: dict[Path, Any]
-    direct: dict[int, Any]
+    direct: dict[Var, Any]
 
 
 class _Group(NamedTuple):
     """Leaves that are clipped together.
 
     Attributes:
-        kept: gradients of every example by leaf, [B, ...].
-        formed: components that are one rearrangement of their leaves, and its gradients of every example.
+        kept: gradients of every example with respect to values that hold entries of the leaves, [B, ...].
         unkept: components whose gradients are never formed, or dropped.
     """
 
-    kept: dict[int, Any]
-    formed: list[tuple[Component, Any]]
+    kept: dict[Var, Any]
     unkept: list[Component]
 
 
@@ -71,70 +69,67 @@ def sum_by_ghost(
     batch, mask, keys = examples
     leaves, treedef = jax.tree.flatten(params)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
-    shared_leaves = jax.tree.leaves(shared)
-    seen = _forward_and_backward(plan, leaves, jax.tree.leaves((batch, keys)), shared_leaves)
+    static = [*leaves, *(None for _ in jax.tree.leaves((batch, keys))), *jax.tree.leaves(shared)]
+    seen = _forward_and_backward(plan, static, jax.tree.leaves((batch, keys)))
 
-    static = [*leaves, *(None for _ in jax.tree.leaves((batch, keys))), *shared_leaves]
-    by_leaf = dict(seen.direct)
-    groups = [_Group({}, [], []) for _ in clipping.groups.shares]
+    groups = [_Group({}, []) for _ in clipping.groups.shares]
     for component in plan.components:
-        first, *others = {clipping.groups.of_leaf[leaf] for leaf in component.leaves}
-        if component.choice.form != "formed":
-            groups[first].unkept.append(component)
-        elif component.is_one_rearrangement and not others:
-            groups[first].formed.append((component, _form(plan, component, static, seen, by_leaf=False)))
-        else:
-            by_leaf |= _form(plan, component, static, seen, by_leaf=True)
-    for group, kept in zip(groups, clipping.by_group(by_leaf), strict=True):
-        group.kept.update(kept)
+        if component.choice.form in ("rows", "dropped"):
+            groups[clipping.groups.of_leaf[component.leaves[0]]].unkept.append(component)
+            continue
+        for anchor, gradients in _keep(plan, component, static, seen).items():
+            leaf = plan.leaf_of.get(anchor, component.leaves[0])
+            _add(groups[clipping.groups.of_leaf[leaf]].kept, anchor, gradients)
 
-    total: dict[int, Any] = {}
     pack, join, add_up = _PACKED if plan.arithmetic.packs else _APART
-    packed = [pack(cast_behind_barrier((group.kept, [grads for _, grads in group.formed]))) for group in groups]
+    packed = [pack(list(group.kept.values())) for group in groups]
     norms = []
     for group, (matrices, _) in zip(groups, packed, strict=True):
         own = [_norms(component, seen, plan.arithmetic) for component in group.unkept]
         norms.append(join(own, matrices, mask.shape[0]))
     usable, factors = clipping.factors([norm.upper for norm in norms], mask)
+    total: dict[Var, Any] = {}
     for group, (matrices, unpack), factor in zip(groups, packed, factors, strict=True):
-        kept, formed = unpack([add_up(matrix, usable, factor) for matrix in matrices])
-        total |= kept
-        for (component, _), part in zip(group.formed, formed, strict=True):
-            total |= _pullback(plan, component, static)(part)
+        for anchor, part in zip(group.kept, unpack([add_up(m, usable, factor) for m in matrices]), strict=True):
+            _add(total, anchor, part)
         for component in group.unkept:
-            total |= _sum_component(plan, component, static, seen, usable, factor)
-    zero = lambda leaf: jnp.zeros(leaves[leaf].shape, jnp.float32)
-    grads = treedef.unflatten([total[leaf] if leaf in total else zero(leaf) for leaf in range(len(leaves))])
+            for source, part in _sum_component(component, seen, usable, factor).items():
+                _add(total, source, part)
+    grads = treedef.unflatten(_to_leaves(plan, static, total))
     losses, *aux_leaves = seen.outs
     norm = join_norms(norms, mask.shape[0])
     return ClippedSum(grads, losses, jnp.where(mask, norm.value, 0), aux.unflatten(aux_leaves))
 
 
-def _forward_and_backward(plan: Plan, leaves: list[Any], batch: list[Any], shared: list[Any]) -> _Seen:
+def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _Seen:
     sites = plan.sites
+    # Values, lest an anchor's gradient come through the uses of other components, too.
+    held = _values(plan, static, [v for component in plan.components if component.sites for v in component.sources])
+    anchors = _values(plan, static, [v for component in plan.components if component.direct for v in component.anchors])
+    first = len(plan.shapes)
 
     def one(example: list[Any]) -> tuple[Any, ...]:
-        def loss(taps: Any, direct: dict[int, Any]) -> tuple[Any, Any]:
-            args = [direct.get(i, leaf) for i, leaf in enumerate(leaves)]
-            outs, operands = run_tapped(plan.jaxpr, [*args, *example, *shared], taps)
+        args = [*static[:first], *example, *static[first + len(example) :]]
+
+        def loss(taps: Any, direct: list[Any]) -> tuple[Any, Any]:
+            known = held | dict(zip(anchors, direct, strict=True))
+            outs, operands = run_tapped(plan.jaxpr, args, taps, known)
             others = {
                 path: tuple(v for i, v in enumerate(values) if i != sites[path].operand)
                 for path, values in operands.items()
             }
             return outs[0], (outs, others)
 
-        direct = {leaf: leaves[leaf] for leaf in plan.direct}
-        value, pull, (outs, operands) = jax.vjp(loss, make_taps(sites), direct, has_aux=True)
+        value, pull, (outs, operands) = jax.vjp(loss, make_taps(sites), list(anchors.values()), has_aux=True)
         cotangents, gradients = pull(jnp.ones((), value.dtype))
         return outs, operands, cotangents, gradients
 
-    seen = _Seen(*jax.vmap(one)(batch))
+    outs, operands, cotangents, direct = jax.vmap(one)(batch)
     read = [path for component in plan.components if not component.is_single_row for path in component.rounded_paths]
     as_read = lambda path, value: rounded(value) if path in read else cast_behind_barrier(value)
-    operands = {path: tuple(as_read(path, other) for other in others) for path, others in seen.operands.items()}
-    cotangents = {path: as_read(path, cotangent) for path, cotangent in seen.cotangents.items()}
-    direct = cast_behind_barrier(seen.direct)
-    return _Seen(seen.outs, operands, cotangents, direct)
+    operands = {path: tuple(as_read(path, other) for other in others) for path, others in operands.items()}
+    cotangents = {path: as_read(path, cotangent) for path, cotangent in cotangents.items()}
+    return _Seen(outs, operands, cotangents, dict(zip(anchors, cast_behind_barrier(direct), strict=True)))
 
 
 def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
@@ -144,7 +139,7 @@ def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
     def one(operands: list[Any], cotangents: list[Any]) -> Norm:
         if component.choice.form == "dropped":
             each = [form_gradient(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
-            (formed,) = _by_source(component, each)
+            (formed,) = _by_source(component, each).values()
             return norm_of_formed(formed, sites, operands, cotangents, arithmetic)
         if component.is_single_row:
             return norm_of_single_row(sites[0], operands[0], cotangents[0], arithmetic)
@@ -156,22 +151,21 @@ def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
     return jax.vmap(one)(*_of(sites, seen))
 
 
-def _form(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen, *, by_leaf: bool) -> Any:
-    """The gradient of every example, [B, ...], with respect to the component's sources in a list, or to its leaves."""
-    pull = _pullback(plan, component, static)
+def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> dict[Var, Any]:
+    """The gradient of every example, [B, ...] in float32, with respect to the component's anchors."""
+    if component.direct:
+        return {anchor: seen.direct[anchor] for anchor in component.anchors}
 
-    def one(operands: list[Any], cotangents: list[Any]) -> Any:
+    def one(operands: list[Any], cotangents: list[Any]) -> list[Any]:
         each = [form_gradient(site, o, g) for site, o, g in zip(component.sites, operands, cotangents, strict=True)]
-        formed = _by_source(component, each)
-        return pull(formed) if by_leaf else formed
+        return _pull(plan, static, _by_source(component, each), component.anchors, rearranged=component.rearranged)
 
-    return jax.vmap(one)(*_of(component.sites, seen))
+    formed = jax.vmap(one)(*_of(component.sites, seen))
+    return dict(zip(component.anchors, cast_behind_barrier(formed), strict=True))
 
 
-def _sum_component(
-    plan: Plan, component: Component, static: Sequence[Any], seen: _Seen, usable: Any, factor: Any
-) -> dict[int, Any]:
-    """The weighted sum of the gradients with respect to the component's leaves.
+def _sum_component(component: Component, seen: _Seen, usable: Any, factor: Any) -> dict[Var, Any]:
+    """The weighted sum of the gradients with respect to the component's sources.
 
     Unusable examples' operands and cotangents are both replaced by zeros: a zero factor alone would leave 0 · NaN.
     """
@@ -190,38 +184,52 @@ def _sum_component(
         sum_gradients(site, [select(a) for a in o], as_read(select(g, factor)))
         for site, o, g in zip(component.sites, operands, cotangents, strict=True)
     ]
-    return _pullback(plan, component, static)(_by_source(component, sums))
+    return _by_source(component, sums)
 
 
-def _pullback(plan: Plan, component: Component, static: Sequence[Any]) -> Callable[[Sequence[Any]], dict[int, Any]]:
-    """From gradients with respect to each site's source to those with respect to the leaves.
+def _to_leaves(plan: Plan, static: Sequence[Any], total: dict[Var, Any]) -> list[Any]:
+    """Gradients with respect to all leaves, from those with respect to values that hold entries of them."""
+    return _pull(plan, static, total, list(plan.leaf_of), rearranged=True)
 
-    Where the sources are rearranged leaves this is done in float32, whatever types the leaves are cast to on their way.
+
+def _pull(
+    plan: Plan, static: Sequence[Any], gradients: Mapping[Var, Any], anchors: Sequence[Var], *, rearranged: bool
+) -> list[Any]:
+    """Gradients with respect to anchors, from those with respect to values computed from them.
+
+    Where these are rearranged leaves this is done in float32, whatever types the leaves are cast to on their way.
     """
-    dtype = jnp.float32 if component.rearranged else None
+    parts = list(gradients.values())
+    if list(gradients) == list(anchors):
+        return [part.reshape(v.aval.shape) for v, part in zip(anchors, parts, strict=True)]
 
     def run(eqn: Eqn, operands: list[Any]) -> list[Any]:
-        return operands if component.rearranged and is_cast(eqn) else bind(eqn, operands)
+        return operands if rearranged and is_cast(eqn) else bind(eqn, operands)
 
-    def sources(values: dict[int, Any]) -> list[Any]:
-        args = [values.get(i, value) for i, value in enumerate(static)]
-        return evaluate(plan.jaxpr, args, run, wanted=component.sources)
+    def sources(values: list[Any]) -> list[Any]:
+        known = dict(zip(anchors, values, strict=True))
+        return evaluate(plan.jaxpr, static, run, wanted=list(gradients), known=known)
 
-    values = {i: static[i].astype(dtype) if dtype else static[i] for i in component.leaves}
-    shapes, pull = jax.vjp(sources, values)
-
-    def back(gradients: Sequence[Any]) -> dict[int, Any]:
-        return pull([g.reshape(s.shape).astype(s.dtype) for g, s in zip(gradients, shapes, strict=True)])[0]
-
-    return back
+    values = list(_values(plan, static, anchors).values())
+    shapes, pull = jax.vjp(sources, [v.astype(jnp.float32) for v in values] if rearranged else values)
+    return pull([part.reshape(s.shape).astype(s.dtype) for part, s in zip(parts, shapes, strict=True)])[0]
 
 
-def _by_source(component: Component, gradients: Sequence[Any]) -> list[Any]:
+def _values(plan: Plan, static: Sequence[Any], wanted: Sequence[Var]) -> dict[Var, Any]:
+    """Of what depends on parameters alone."""
+    return dict(zip(wanted, evaluate(plan.jaxpr, static, wanted=wanted), strict=True))
+
+
+def _by_source(component: Component, gradients: Sequence[Any]) -> dict[Var, Any]:
     """The gradient with respect to each of the component's sources, from those of its sites."""
-    total: dict[Any, Any] = {}
+    total: dict[Var, Any] = {}
     for site, g in zip(component.sites, gradients, strict=True):
-        total[site.source] = total[site.source] + g if site.source in total else g
-    return [total[source] for source in component.sources]
+        _add(total, site.source, g)
+    return total
+
+
+def _add(total: dict[Var, Any], to: Var, part: Any) -> None:
+    total[to] = total[to] + part if to in total else part
 
 
 def _of(sites: Sequence[Site], seen: _Seen) -> tuple[list[Any], list[Any]]:

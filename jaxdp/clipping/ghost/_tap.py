@@ -4,7 +4,7 @@ The gradient with respect to these zeros is the cotangent of each site's output:
 rule needs. In a scan, each step has a zero of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from ...jaxprs._jaxpr import (
     SCAN,
     Eqn,
     JaxprParts,
+    Var,
     bind,
     in_context_of,
     inner_jaxpr,
@@ -35,21 +36,26 @@ def make_taps(sites: dict[Path, Site]) -> Taps:
     }
 
 
-def run_tapped(jaxpr: JaxprParts, args: Sequence[Any], taps: Taps) -> tuple[list[Any], dict[Path, tuple[Any, ...]]]:
+def run_tapped(
+    jaxpr: JaxprParts, args: Sequence[Any], taps: Taps, known: Mapping[Var, Any]
+) -> tuple[list[Any], dict[Path, tuple[Any, ...]]]:
     """Run a jaxpr with taps.
 
     Args:
         jaxpr: the loss of one example, hoisted.
         args: its inputs.
         taps: as `make_taps` makes them, for the sites to tap.
+        known: the values of variables of the jaxpr, whatever its equations make of them.
 
     Returns:
         The outputs, and for each site all its operands, with a leading axis for each loop.
     """
-    return _run(jaxpr, args, taps, ())
+    return _run(jaxpr, args, taps, (), known)
 
 
-def _run(jaxpr: JaxprParts, args: Sequence[Any], taps: Taps, at: Path) -> tuple[list[Any], dict[Path, tuple[Any, ...]]]:
+def _run(
+    jaxpr: JaxprParts, args: Sequence[Any], taps: Taps, at: Path, known: Mapping[Var, Any] | None = None
+) -> tuple[list[Any], dict[Path, tuple[Any, ...]]]:
     path_of = {id(eqn): (*at, number) for number, eqn in enumerate(jaxpr.eqns)}
     seen: dict[Path, tuple[Any, ...]] = {}
 
@@ -66,7 +72,7 @@ def _run(jaxpr: JaxprParts, args: Sequence[Any], taps: Taps, at: Path) -> tuple[
         seen.update(inner)
         return outs
 
-    return evaluate(jaxpr, args, tap), seen
+    return evaluate(jaxpr, args, tap, known=known), seen
 
 
 def _remat(eqn: Eqn, args: Sequence[Any], taps: Taps, path: Path) -> tuple[list[Any], Any]:
