@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 
 from jaxdp.noise import key_from_entropy, standard_normal, tree_normal
+from jaxdp.noise._keys import Domain, own_key
 from jaxdp.noise.draws import _normal
 from jaxdp.noise.draws._normal import LARGEST_NORMAL, _cosine, _radius
 from jaxdp.noise.draws._threefry import draw_bits, threefry
@@ -41,14 +42,9 @@ def _independent(first: np.ndarray, second: np.ndarray) -> None:
         assert scipy.stats.pearsonr(a, b).pvalue > FALSE_ALARM
 
 
-def _of_bits(first: np.ndarray, others: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+def _of_bits(first: np.ndarray, others: np.ndarray) -> np.ndarray:
     """The normals that are made of these words."""
-
-    def made(*words: jax.Array) -> jax.Array:
-        monkeypatch.setattr(_normal, "draw_bits", lambda key, shape: words)
-        return _normal._normal(jnp.zeros(2, jnp.uint32), first.shape)
-
-    return np.asarray(jax.jit(made)(jnp.asarray(first), jnp.asarray(others)), np.float64)
+    return np.asarray(jax.jit(_normal._normal)(jnp.asarray(first), jnp.asarray(others)), np.float64)
 
 
 def test_the_tails_reach_far_beyond_those_of_a_float32_uniform() -> None:
@@ -58,15 +54,15 @@ def test_the_tails_reach_far_beyond_those_of_a_float32_uniform() -> None:
     assert LARGEST_NORMAL > 9.1
 
 
-def test_the_deepest_values_are_a_normal_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deepest_values_are_a_normal_tail() -> None:
     """Where 32 bits are zero, the other 32 make radius and angle: on a grid of them, the tail's mass is a normal tail's."""
     others = (np.arange(2**20, dtype=np.uint64) * 2**12 + 2**11).astype(np.uint32)
-    draws = np.abs(_of_bits(np.zeros(2**20, np.uint32), others, monkeypatch))
+    draws = np.abs(_of_bits(np.zeros(2**20, np.uint32), others))
     for cut in (6.7, 7.0, 7.5, 8.0):
         assert np.mean(draws > cut) * 2.0**-32 == pytest.approx(2 * scipy.stats.norm.sf(cut), rel=3e-2)
     for smallest, cut in ((2**12, 8.5), (2**6, 9.0)):  # of the last 2^20 and 2^14 points of 2^64, each in its turn
         others = np.arange(256 * smallest, dtype=np.uint32)
-        draws = np.abs(_of_bits(np.zeros(others.shape, np.uint32), others, monkeypatch))
+        draws = np.abs(_of_bits(np.zeros(others.shape, np.uint32), others))
         assert np.sum(draws > cut) * 2.0**-64 == pytest.approx(2 * scipy.stats.norm.sf(cut), rel=6e-2)
 
 
@@ -103,6 +99,14 @@ def test_no_two_elements_share_their_bits() -> None:
 def test_leaves_of_the_same_shape_get_independent_noise() -> None:
     noise = jax.jit(tree_normal)(jax.random.key(3), {"a": jnp.zeros(100_000), "b": jnp.zeros(100_000)})
     assert scipy.stats.pearsonr(np.asarray(noise["a"]), np.asarray(noise["b"])).pvalue > FALSE_ALARM
+
+
+def test_leaves_drawn_apart_are_rows_of_one_array() -> None:
+    shape, key = (256, 300), jax.random.key(3)
+    drawn = jax.jit(tree_normal)(key, [jnp.zeros(shape)] * 3)
+    words = jax.random.bits(own_key(key, Domain.TREE_NORMAL), (1, 2), jnp.uint32)[0]
+    together = jax.jit(lambda words: _normal._normal(*draw_bits(words, (3, *shape))))(words)
+    np.testing.assert_allclose(np.stack(drawn), together, rtol=1e-6, atol=1e-6)
 
 
 def test_odd_shapes_scalars_and_empty_leaves_are_drawn() -> None:

@@ -29,11 +29,12 @@ from jaxtyping import Array, Float, Key, UInt32
 from ... import _checks
 from ..._errors import UsageError
 from .._keys import Domain, own_key
-from ._threefry import draw_bits
+from ._threefry import draw_bits, draw_row
 
 LARGEST_NORMAL = math.sqrt(2 * 60 * math.log(2))  # 9.12: up to there draws follow the normal law; they end at 10.06
 MOST_VALUES = 2**34  # of a tree: for so many, what lies beyond is accounted
 _GOLDEN = 0x9E3779B1
+_LARGE = 2**16  # values of a leaf
 
 
 def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
@@ -50,13 +51,15 @@ def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array,
         Box and Muller, "A note on the generation of random normal deviates", 1958.
     """
     _checks.key(key)
-    return _normal(jax.random.bits(own_key(key, Domain.NORMAL), (2,), jnp.uint32), _checks.shape(shape))
+    key = jax.random.bits(own_key(key, Domain.NORMAL), (2,), jnp.uint32)
+    return _normal(*draw_bits(key, _checks.shape(shape)))
 
 
 def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
     """Standard normals shaped like `tree`, no two of them from the same bits.
 
-    Leaves of one shape are drawn together, as one array: a deep model's many equal layers are compiled once.
+    Small leaves of one shape are drawn together, as one array: a deep model's many equal layers are compiled once. Large ones are
+    drawn apart, where they are added: the same values, which take no memory so.
 
     Args:
         key: a scalar key, used here and nowhere else.
@@ -84,13 +87,17 @@ def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
     normals = list(leaves)
     keys = jax.random.bits(own_key(key, Domain.TREE_NORMAL), (len(alike), 2), jnp.uint32)
     for k, (shape, members) in zip(keys, alike.items(), strict=True):
-        for i, normal in zip(members, _normal(k, (len(members), *shape)), strict=True):
+        if math.prod(shape) < _LARGE:
+            drawn = list(_normal(*draw_bits(k, (len(members), *shape))))
+        else:
+            drawn = [_normal(*draw_row(k, row, shape)) for row in range(len(members))]
+        for i, normal in zip(members, drawn, strict=True):
             normals[i] = normal
     return treedef.unflatten(normals)
 
 
-def _normal(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> Float[Array, "..."]:
-    first, others = draw_bits(key, shape)
+def _normal(first: UInt32[Array, "..."], others: UInt32[Array, "..."]) -> Float[Array, "..."]:
+    """A normal from 64 bits."""
     deep = first == 0
     return _radius(first, others) * _cosine(jnp.where(deep, others * jnp.uint32(_GOLDEN), others) >> jnp.uint32(8))
 

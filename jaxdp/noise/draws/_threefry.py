@@ -32,16 +32,34 @@ def draw_bits(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> tuple[UInt32[
     Raises:
         UsageError: for a shape with more elements than counters.
     """
-    if max((math.prod(shape[1:]), *shape[:1])) >= 2**32:
+    if not shape:
+        return draw_row(key, 0, shape)
+    _check_counters(shape)
+    return threefry(key, jax.lax.broadcasted_iota(jnp.uint32, shape, 0), _positions(shape, 1))
+
+
+def draw_row(
+    key: UInt32[Array, " 2"], row: int, shape: tuple[int, ...]
+) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
+    """What `draw_bits` gives at an index of the first axis of an array, by itself: bits [*shape]."""
+    _check_counters((row + 1, *shape))
+    return threefry(key, jnp.uint32(row), _positions(shape, 0))
+
+
+def _check_counters(shape: tuple[int, ...]) -> None:
+    if max(math.prod(shape[1:]), shape[0]) >= 2**32:
         raise UsageError(
             f"shape {shape} has 2^32 elements or more along its first axis or behind it, more than there are counters: "
             "split the array"
         )
-    row = jax.lax.broadcasted_iota(jnp.uint32, shape, 0) if shape else jnp.uint32(0)
+
+
+def _positions(shape: tuple[int, ...], first: int) -> UInt32[Array, "..."]:
+    """The place of each element among those of the axes from `first` on."""
     position = jnp.zeros(shape, jnp.uint32)
-    for axis in range(1, len(shape)):
+    for axis in range(first, len(shape)):
         position += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(math.prod(shape[axis + 1 :]))
-    return threefry(key, row, position)
+    return position
 
 
 def threefry(
