@@ -52,3 +52,8 @@ def arithmetic_of(precision: str) -> Arithmetic:
 def rounded(factor: Float[Array, "*n"]) -> Float[Array, "*n"]:
     """A factor in bfloat16, the same for all who read it: XLA would keep float32 for some of them."""
     return jax.lax.optimization_barrier(factor.astype(jnp.bfloat16))
+
+
+def rounded_on_its_way(factor: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """The same numbers in float32 for a single reader, into which the rounding fuses: no pass of its own over long factors."""
+    return jax.lax.reduce_precision(factor, exponent_bits=8, mantissa_bits=7)

@@ -21,7 +21,8 @@ from .._errors import UsageError
 from ._powers import exponent_of, times_power_of_two
 
 _BLOCK = 32
-_ONE_SUM, _ROW, _SMALLEST = 2**14, 2**10, 2.0**-126
+ONE_SUM = 2**14  # squares: their sum is off by a fifth of a per cent at the most
+_ROW, _SMALLEST = 2**10, 2.0**-126
 UNIT_ROUNDOFF = 2.0**-24
 
 
@@ -90,7 +91,7 @@ def sum_in_blocks(x: Float[Array, "B size"]) -> Float[Array, " B"]:
     return jnp.sum(x, axis=1)
 
 
-def sum_of_squares(x: Float[Array, "*n"], apart: Sequence[int] = ()) -> Float[Array, "*apart"]:
+def sum_of_squares(x: Float[Array, "*n"], apart: Sequence[int] = (), at_once: int = ONE_SUM) -> Float[Array, "*apart"]:
     """Of an array's entries, those along some axes apart, with what squares below float32's range could have added.
 
     A single pass, for devices on which that is what counts: inf where the sum exceeds float32, which is from lengths of 1e19 on.
@@ -98,6 +99,7 @@ def sum_of_squares(x: Float[Array, "*n"], apart: Sequence[int] = ()) -> Float[Ar
     Args:
         x: any floating dtype; n entries to each sum.
         apart: axes that are kept.
+        at_once: how many squares are added up in one sum, at most.
 
     Returns:
         float32. The true sum exceeds it by at most `sum_of_squares_error` of the axes that aren't kept, relatively.
@@ -105,9 +107,9 @@ def sum_of_squares(x: Float[Array, "*n"], apart: Sequence[int] = ()) -> Float[Ar
     x = jnp.square(x.astype(jnp.float32))
     own = [axis for axis in range(x.ndim) if axis not in apart]
     below = jnp.float32(math.prod(x.shape[axis] for axis in own) * 2 * _SMALLEST)
-    while math.prod(x.shape[axis] for axis in own) > _ONE_SUM:  # an axis at a time: fewer additions one upon another
+    while math.prod(x.shape[axis] for axis in own) > at_once:  # an axis at a time: fewer additions one upon another
         axis = next(axis for axis in reversed(own) if x.shape[axis] > 1)
-        if x.shape[axis] > _ONE_SUM:
+        if x.shape[axis] > ONE_SUM:
             x = jnp.pad(x, [(0, -size % _ROW if i == axis else 0) for i, size in enumerate(x.shape)])
             x = x.reshape(*x.shape[:axis], -1, _ROW, *x.shape[axis + 1 :])
             own = [*(i for i in own if i <= axis), *(i + 1 for i in own if i >= axis)]
@@ -116,15 +118,16 @@ def sum_of_squares(x: Float[Array, "*n"], apart: Sequence[int] = ()) -> Float[Ar
     return jnp.sum(x, axis=own) + below
 
 
-def sum_of_squares_error(shape: Sequence[int]) -> float:
+def sum_of_squares_error(shape: Sequence[int], at_once: int = ONE_SUM) -> float:
     """By how much, relatively, the sum of squares of an array can be off, whichever way a device adds up and rounds.
 
     Args:
         shape: of what is added up, without the axes that are kept apart.
+        at_once: as for the sum.
     """
     left, terms = list(shape), 0
-    while math.prod(left) > _ONE_SUM:
+    while math.prod(left) > at_once:
         axis = next(i for i in reversed(range(len(left))) if left[i] > 1)
-        terms += _ROW if left[axis] > _ONE_SUM else left[axis]
-        left[axis] = -(-left[axis] // _ROW) if left[axis] > _ONE_SUM else 1
+        terms += _ROW if left[axis] > ONE_SUM else left[axis]
+        left[axis] = -(-left[axis] // _ROW) if left[axis] > ONE_SUM else 1
     return gamma(2 * (terms + math.prod(left) + 4))

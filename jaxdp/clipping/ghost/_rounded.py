@@ -28,19 +28,20 @@ from jaxtyping import Array, Float
 
 from .._arithmetic import Arithmetic
 from .._clip import Norm
-from .._norm import sum_of_squares, sum_of_squares_error
+from .._norm import ONE_SUM, sum_of_squares, sum_of_squares_error
 from ._gradient import outer_products
 from ._plan import Site
 from .rules import Dense
 
 _SMALLEST = 2.0**-125  # what a product below float32's range could have been, doubled for the rounding of sums of them
 _AT_ONCE = 2**12  # products of pairs of rows that are added up in one sum
+_LOOSELY = 2**20  # squares that are added up in one sum, where a bound that is a seventh too large will do
 _ROOTS = 2.0**-18  # what a device's square roots, divisions and scalings are off by, all together
 
 
 def norm_of_single_row(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, arithmetic: Arithmetic) -> Norm:
     """Of one example's gradient that is a single outer product, from factors that aren't rounded yet."""
-    reach = _reach(site, others, cotangent)
+    reach = _reach(site, others, cotangent, ONE_SUM)
     return Norm(reach.value, reach.upper * jnp.float32((1 + arithmetic.factor_roundoff) ** 2))
 
 
@@ -88,26 +89,27 @@ def norm_of_formed(
     cotangents: Sequence[jax.Array],
     arithmetic: Arithmetic,
 ) -> Norm:
-    """Of one example's gradient that is formed from rounded factors, and then dropped."""
+    """Of one example's gradient that was formed from rounded factors, and is then dropped; the factors as they were before."""
     value = jnp.sqrt(sum_of_squares(formed))
-    reach = sum((_reach(*use).upper for use in zip(sites, others, cotangents, strict=True)), jnp.float32(0))
+    reach = sum((_reach(*use, _LOOSELY).upper for use in zip(sites, others, cotangents, strict=True)), jnp.float32(0))
     rows = sum(site.layout.rows for site in sites) + len(sites)
+    reach *= jnp.float32((1 + arithmetic.factor_roundoff) ** 2)
     off = jnp.float32(2 * arithmetic.gamma(rows) + arithmetic.factor_roundoff) * reach
     off += jnp.float32(rows * formed.size * _SMALLEST)
     return Norm(value, value * jnp.float32(1 + sum_of_squares_error(formed.shape) + _ROOTS) + off)
 
 
-def _reach(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> Norm:
-    """R; of the loops that stack, each step has rows of its own."""
+def _reach(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, at_once: int) -> Norm:
+    """R, of which so many squares are added up in one sum; of the loops that stack, each step has rows of its own."""
     (other,) = others
     apart = [i for i, stacked in enumerate(site.stacked) if stacked]
     in_rows = site.own.rows if site.rule.repeats is None else site.rule.repeats(site.eqn, site.operand)
     repeats = min(in_rows, site.own.rows)  # an entry of the operand is in a row once at most
-    squares = sum_of_squares(other, apart) * jnp.float32(repeats) * sum_of_squares(cotangent, apart)
+    squares = sum_of_squares(other, apart, at_once) * jnp.float32(repeats) * sum_of_squares(cotangent, apart, at_once)
     kept = [i for i in range(len(site.lengths)) if i not in apart]
     factors = (site.eqn.invars[1 - site.operand], site.eqn.outvars[0])
     shapes = [(*(site.lengths[i] for i in kept), *v.aval.shape) for v in factors]
-    slack = sum(map(sum_of_squares_error, shapes)) + (squares.size + 8) * _ROOTS
+    slack = sum(sum_of_squares_error(shape, at_once) for shape in shapes) + (squares.size + 8) * _ROOTS
     value = jnp.sqrt(jnp.sum(squares))
     return Norm(value, value * jnp.float32(1 + slack))
 

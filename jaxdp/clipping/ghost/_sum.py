@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from ..._types import Params
 from ...jaxprs import evaluate
 from ...jaxprs._jaxpr import Eqn, Var, bind, is_cast
-from .._arithmetic import Arithmetic, rounded
+from .._arithmetic import Arithmetic, rounded, rounded_on_its_way
 from .._clip import (
     ClippedSum,
     Clipping,
@@ -36,12 +36,30 @@ _PACKED = (pack_into_matrices, join_packed, sum_weighted)
 _APART = (leave_apart, join_apart, sum_weighted_apart)
 
 
-class _Seen(NamedTuple):
-    """The results of one forward and one backward pass over a batch: [B, ...] on every array."""
+class _Factors(NamedTuple):
+    """Of outer products, by site: its other operands, and the cotangent of its output."""
 
-    outs: list[Any]
     operands: dict[Path, tuple[Any, ...]]
     cotangents: dict[Path, Any]
+
+    def of(self, sites: Sequence[Site]) -> tuple[list[Any], list[Any]]:
+        """Those of some sites."""
+        return [list(self.operands[site.path]) for site in sites], [self.cotangents[site.path] for site in sites]
+
+
+class _Seen(NamedTuple):
+    """The results of one forward and one backward pass over a batch: [B, ...] on every array.
+
+    Attributes:
+        outs: what the loss returned.
+        factors: as products read them, rounded where they are.
+        unrounded: as they were computed.
+        direct: gradients by anchor.
+    """
+
+    outs: list[Any]
+    factors: _Factors
+    unrounded: _Factors
     direct: dict[Var, Any]
 
 
@@ -124,23 +142,26 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
         cotangents, gradients = pull(jnp.ones((), value.dtype))
         return outs, operands, cotangents, gradients
 
-    outs, operands, cotangents, direct = jax.vmap(one)(batch)
+    outs, *found, direct = jax.vmap(one)(batch)
+    unrounded = _Factors(*found)
     read = [path for component in plan.components if not component.is_single_row for path in component.rounded_paths]
     as_read = lambda path, value: rounded(value) if path in read else cast_behind_barrier(value)
-    operands = {path: tuple(as_read(path, other) for other in others) for path, others in operands.items()}
-    cotangents = {path: as_read(path, cotangent) for path, cotangent in cotangents.items()}
-    return _Seen(outs, operands, cotangents, dict(zip(anchors, cast_behind_barrier(direct), strict=True)))
+    factors = _Factors(
+        {path: tuple(as_read(path, other) for other in others) for path, others in unrounded.operands.items()},
+        {path: as_read(path, cotangent) for path, cotangent in unrounded.cotangents.items()},
+    )
+    return _Seen(outs, factors, unrounded, dict(zip(anchors, cast_behind_barrier(direct), strict=True)))
 
 
 def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
     """Of each example's gradient with respect to leaves for which it isn't kept, [B]."""
     sites = component.sites
 
-    def one(operands: list[Any], cotangents: list[Any]) -> Norm:
+    def one(operands: list[Any], cotangents: list[Any], unrounded: tuple[list[Any], list[Any]]) -> Norm:
         if component.choice.form == "dropped":
             each = [form_gradient(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
             (formed,) = _by_source(component, each).values()
-            return norm_of_formed(formed, sites, operands, cotangents, arithmetic)
+            return norm_of_formed(formed, sites, *unrounded, arithmetic)
         if component.is_single_row:
             return norm_of_single_row(sites[0], operands[0], cotangents[0], arithmetic)
         if sites[0].rounded:
@@ -148,7 +169,7 @@ def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
         uses = [outer_products(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
         return norm_of_sum(uses, component.square)
 
-    return jax.vmap(one)(*_of(sites, seen))
+    return jax.vmap(one)(*seen.factors.of(sites), seen.unrounded.of(sites))
 
 
 def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> dict[Var, Any]:
@@ -160,7 +181,7 @@ def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) 
         each = [form_gradient(site, o, g) for site, o, g in zip(component.sites, operands, cotangents, strict=True)]
         return _pull(plan, static, _by_source(component, each), component.anchors, rearranged=component.rearranged)
 
-    formed = jax.vmap(one)(*_of(component.sites, seen))
+    formed = jax.vmap(one)(*seen.factors.of(component.sites))
     return dict(zip(component.anchors, cast_behind_barrier(formed), strict=True))
 
 
@@ -178,8 +199,10 @@ def _sum_component(component: Component, seen: _Seen, usable: Any, factor: Any) 
         scaled = array if scale is None else array * scale.reshape(column)
         return jnp.where(usable.reshape(column), scaled, 0)
 
-    operands, cotangents = _of(component.sites, seen)
-    as_read = rounded if component.sites[0].rounded and not component.is_single_row else lambda scaled: scaled
+    operands, cotangents = seen.factors.of(component.sites)
+    as_read = lambda scaled: scaled
+    if component.sites[0].rounded and not component.is_single_row:
+        as_read = rounded_on_its_way if component.choice.form == "dropped" else rounded
     sums = [
         sum_gradients(site, [select(a) for a in o], as_read(select(g, factor)))
         for site, o, g in zip(component.sites, operands, cotangents, strict=True)
@@ -230,7 +253,3 @@ def _by_source(component: Component, gradients: Sequence[Any]) -> dict[Var, Any]
 
 def _add(total: dict[Var, Any], to: Var, part: Any) -> None:
     total[to] = total[to] + part if to in total else part
-
-
-def _of(sites: Sequence[Site], seen: _Seen) -> tuple[list[Any], list[Any]]:
-    return [list(seen.operands[site.path]) for site in sites], [seen.cotangents[site.path] for site in sites]
