@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from ...jaxprs._jaxpr import bind_in_float32
 from ._plan import Site
 from .rules import OuterProducts
-from .rules._rule import widen_index
+from .rules._rule import Pieces, the_only_piece, widen_index
 
 
 def outer_products(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> OuterProducts:
@@ -35,15 +35,24 @@ def outer_products(site: Site, others: Sequence[jax.Array], cotangent: jax.Array
     return OuterProducts(right, left) if site.swap else OuterProducts(left, right)
 
 
-def form_gradient(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> jax.Array:
-    """One example's gradient with respect to the whole source, in float32."""
+def form_pieces(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> list[jax.Array]:
+    """One example's gradient with respect to the whole source, in float32, in the rule's pieces."""
     by_rule = site.rule.gradient
     if by_rule is None:
-        return _transpose(site, others, cotangent, batched=False)
+        return [_transpose(site, others, cotangent, batched=False)]
     form = lambda others, cotangent: by_rule(site.eqn, site.operand, site.own, others, cotangent, site.precision)
     loops = len(site.lengths)
+    more = tuple(i for i in range(loops) if not site.stacked[i])
     stacked = _over_loops(form, loops)(_widen(others), cotangent.astype(jnp.float32))
-    return jnp.sum(stacked, axis=tuple(i for i in range(loops) if not site.stacked[i]))
+    return [jnp.sum(piece, axis=more) for piece in stacked]
+
+
+def assemble(site: Site, pieces: Pieces) -> jax.Array:
+    """The gradient with respect to the whole source from its pieces, or from sums of them."""
+    if site.rule.gradient is None:
+        return the_only_piece(site.eqn, site.operand, site.own, pieces)
+    join = lambda pieces: site.rule.assemble(site.eqn, site.operand, site.own, pieces)
+    return _over_loops(join, sum(site.stacked))(list(pieces))
 
 
 def sum_gradients(site: Site, others: Sequence[jax.Array], cotangents: jax.Array) -> jax.Array:

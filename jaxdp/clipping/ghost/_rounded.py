@@ -28,7 +28,7 @@ from jaxtyping import Array, Float
 
 from .._arithmetic import Arithmetic
 from .._clip import Norm
-from .._norm import ONE_SUM, sum_of_squares, sum_of_squares_error
+from .._norm import ONE_SUM, UNIT_ROUNDOFF, sum_of_squares, sum_of_squares_error
 from ._gradient import outer_products
 from ._plan import Site
 from .rules import Dense
@@ -83,20 +83,21 @@ def norm_by_gram_matrices(
 
 
 def norm_of_formed(
-    formed: Any,
+    formed: Sequence[jax.Array],
     sites: Sequence[Site],
     others: Sequence[Sequence[jax.Array]],
     cotangents: Sequence[jax.Array],
     arithmetic: Arithmetic,
 ) -> Norm:
-    """Of one example's gradient that was formed from rounded factors, and is then dropped; the factors as they were before."""
-    value = jnp.sqrt(sum_of_squares(formed))
+    """Of one example's gradient that was formed in pieces from rounded factors, and is then dropped; the factors before that."""
+    value = jnp.sqrt(sum(map(sum_of_squares, formed), jnp.float32(0)))
+    worst = max(sum_of_squares_error(piece.shape) for piece in formed) + len(formed) * UNIT_ROUNDOFF
     reach = sum((_reach(*use, _LOOSELY).upper for use in zip(sites, others, cotangents, strict=True)), jnp.float32(0))
     rows = sum(site.layout.rows for site in sites) + len(sites)
     reach *= jnp.float32((1 + arithmetic.factor_roundoff) ** 2)
     off = jnp.float32(2 * arithmetic.gamma(rows) + arithmetic.factor_roundoff) * reach
-    off += jnp.float32(rows * formed.size * _SMALLEST)
-    return Norm(value, value * jnp.float32(1 + sum_of_squares_error(formed.shape) + _ROOTS) + off)
+    off += jnp.float32(rows * sum(piece.size for piece in formed) * _SMALLEST)
+    return Norm(value, value * jnp.float32(1 + worst + _ROOTS) + off)
 
 
 def _reach(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, at_once: int) -> Norm:

@@ -1,6 +1,7 @@
 """The sum of clipped gradients from one forward and one backward pass."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,7 @@ from .._clip import (
     sum_weighted_apart,
 )
 from .._reducer import Examples
-from ._gradient import form_gradient, outer_products, sum_gradients
+from ._gradient import assemble, form_pieces, outer_products, sum_gradients
 from ._norms import norm_of_sum
 from ._plan import Component, Path, Plan, Site
 from ._rounded import norm_by_gram_matrices, norm_of_formed, norm_of_single_row
@@ -63,15 +64,24 @@ class _Seen(NamedTuple):
     direct: dict[Var, Any]
 
 
-class _Group(NamedTuple):
-    """Leaves that are clipped together.
+class _Kept(NamedTuple):
+    """Gradients of every example with respect to a value that holds entries of the leaves.
 
     Attributes:
-        kept: gradients of every example with respect to values that hold entries of the leaves, [B, ...].
-        unkept: components whose gradients are never formed, or dropped.
+        anchor: the value.
+        pieces: [B, ...] each.
+        assemble: makes the gradient of the pieces, or of sums of them.
     """
 
-    kept: dict[Var, Any]
+    anchor: Var
+    pieces: list[Any]
+    assemble: Callable[[list[Any]], Any]
+
+
+class _Group(NamedTuple):
+    """Leaves that are clipped together: what is kept of them, and the components whose gradients are never formed, or dropped."""
+
+    kept: list[_Kept]
     unkept: list[Component]
 
 
@@ -90,17 +100,17 @@ def sum_by_ghost(
     static = [*leaves, *(None for _ in jax.tree.leaves((batch, keys))), *jax.tree.leaves(shared)]
     seen = _forward_and_backward(plan, static, jax.tree.leaves((batch, keys)))
 
-    groups = [_Group({}, []) for _ in clipping.groups.shares]
+    groups = [_Group([], []) for _ in clipping.groups.shares]
     for component in plan.components:
         if component.choice.form in ("rows", "dropped"):
             groups[clipping.groups.of_leaf[component.leaves[0]]].unkept.append(component)
             continue
-        for anchor, gradients in _keep(plan, component, static, seen).items():
-            leaf = plan.leaf_of.get(anchor, component.leaves[0])
-            _add(groups[clipping.groups.of_leaf[leaf]].kept, anchor, gradients)
+        for kept in _keep(plan, component, static, seen):
+            leaf = plan.leaf_of.get(kept.anchor, component.leaves[0])
+            groups[clipping.groups.of_leaf[leaf]].kept.append(kept)
 
     pack, join, add_up = _PACKED if plan.arithmetic.packs else _APART
-    packed = [pack(list(group.kept.values())) for group in groups]
+    packed = [pack([kept.pieces for kept in group.kept]) for group in groups]
     norms = []
     for group, (matrices, _) in zip(groups, packed, strict=True):
         own = [_norms(component, seen, plan.arithmetic) for component in group.unkept]
@@ -108,8 +118,8 @@ def sum_by_ghost(
     usable, factors = clipping.factors([norm.upper for norm in norms], mask)
     total: dict[Var, Any] = {}
     for group, (matrices, unpack), factor in zip(groups, packed, factors, strict=True):
-        for anchor, part in zip(group.kept, unpack([add_up(m, usable, factor) for m in matrices]), strict=True):
-            _add(total, anchor, part)
+        for kept, part in zip(group.kept, unpack([add_up(m, usable, factor) for m in matrices]), strict=True):
+            _add(total, kept.anchor, kept.assemble(part))
         for component in group.unkept:
             for source, part in _sum_component(component, seen, usable, factor).items():
                 _add(total, source, part)
@@ -159,9 +169,7 @@ def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
 
     def one(operands: list[Any], cotangents: list[Any], unrounded: tuple[list[Any], list[Any]]) -> Norm:
         if component.choice.form == "dropped":
-            each = [form_gradient(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
-            (formed,) = _by_source(component, each).values()
-            return norm_of_formed(formed, sites, *unrounded, arithmetic)
+            return norm_of_formed(_form(component, operands, cotangents), sites, *unrounded, arithmetic)
         if component.is_single_row:
             return norm_of_single_row(sites[0], operands[0], cotangents[0], arithmetic)
         if sites[0].rounded:
@@ -172,17 +180,38 @@ def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
     return jax.vmap(one)(*seen.factors.of(sites), seen.unrounded.of(sites))
 
 
-def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> dict[Var, Any]:
-    """The gradient of every example, [B, ...] in float32, with respect to the component's anchors."""
+def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> list[_Kept]:
+    """The gradient of every example with respect to the component's anchors, in float32."""
     if component.direct:
-        return {anchor: seen.direct[anchor] for anchor in component.anchors}
+        return [_Kept(anchor, [seen.direct[anchor]], _the_only_one) for anchor in component.anchors]
+    factors, sites = seen.factors.of(component.sites), component.sites
+    if len(sites) == 1 and component.anchors == component.sources:
+        pieces = jax.vmap(functools.partial(_form, component))(*factors)
+        return [_Kept(component.anchors[0], pieces, functools.partial(assemble, sites[0]))]
 
     def one(operands: list[Any], cotangents: list[Any]) -> list[Any]:
-        each = [form_gradient(site, o, g) for site, o, g in zip(component.sites, operands, cotangents, strict=True)]
+        each = [assemble(site, form_pieces(site, o, g)) for site, o, g in zip(sites, operands, cotangents, strict=True)]
         return _pull(plan, static, _by_source(component, each), component.anchors, rearranged=component.rearranged)
 
-    formed = jax.vmap(one)(*seen.factors.of(component.sites))
-    return dict(zip(component.anchors, cast_behind_barrier(formed), strict=True))
+    formed = cast_behind_barrier(jax.vmap(one)(*factors))
+    return [_Kept(anchor, [g], _the_only_one) for anchor, g in zip(component.anchors, formed, strict=True)]
+
+
+def _form(component: Component, operands: list[Any], cotangents: list[Any]) -> list[Any]:
+    """The gradient of one example with respect to the component's only source, in pieces if there is a single use."""
+    sites = component.sites
+    each = [form_pieces(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
+    if len(sites) == 1:
+        return each[0]
+    (formed,) = _by_source(
+        component, [assemble(site, pieces) for site, pieces in zip(sites, each, strict=True)]
+    ).values()
+    return [formed]
+
+
+def _the_only_one(pieces: list[Any]) -> Any:
+    (whole,) = pieces
+    return whole
 
 
 def _sum_component(component: Component, seen: _Seen, usable: Any, factor: Any) -> dict[Var, Any]:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ....jaxprs._jaxpr import CONV, Eqn
-from ._rule import Dense, Layout, OuterProducts, Rule, knows_settings
+from ._rule import Dense, Layout, OuterProducts, Pieces, Rule, knows_settings
 
 _SETTINGS = frozenset(
     {
@@ -59,23 +59,32 @@ def gradient(
     others: Sequence[jax.Array],
     cotangent: jax.Array,
     precision: jax.lax.Precision,
-) -> jax.Array:
-    """One example's gradient, formed by a matrix product for each position in the kernel, or one with all patches."""
+) -> list[jax.Array]:
+    """One example's gradient, a matrix product for each position in the kernel, or one with all patches."""
     right = _right(eqn, how, cotangent)
+    multiply = lambda left: jnp.einsum("etp,etd->epd", left, right, precision=precision)
+    if _is_one_piece(eqn):
+        return [multiply(_patches(eqn, how, others[0]))]
+    return [multiply(left) for left in _shifted_inputs(eqn, others[0])]
+
+
+def assemble(eqn: Eqn, operand: int, how: Layout, pieces: Pieces) -> jax.Array:
+    """The kernel's axes in their order."""
     kernel = eqn.invars[1].aval.shape
     out_channel, in_channel, *window = eqn.params["dimension_numbers"].rhs_spec
-    multiply = lambda left: jnp.einsum("etp,etd->epd", left, right, precision=precision)
-    if kernel[in_channel] < 8:  # too few channels for a product of their own
-        formed = multiply(_patches(eqn, how, others[0]))
-    else:
-        formed = jnp.stack([multiply(left) for left in _shifted_inputs(eqn, others[0])], axis=1)
+    formed = pieces[0] if _is_one_piece(eqn) else jnp.stack(pieces, axis=1)
     formed = formed.reshape(how.stack, *(kernel[i] for i in window), kernel[in_channel], how.right)
     formed = jnp.moveaxis(formed, 0, -2).reshape(*formed.shape[1:-1], kernel[out_channel])
     return jnp.transpose(formed, _inverse((*window, in_channel, out_channel)))
 
 
+def _is_one_piece(eqn: Eqn) -> bool:
+    """Whether there are too few channels for products of their own."""
+    return eqn.invars[1].aval.shape[eqn.params["dimension_numbers"].rhs_spec[1]] < 8
+
+
 def _patches(eqn: Eqn, how: Layout, x: jax.Array) -> jax.Array:
-    return jnp.stack(list(_shifted_inputs(eqn, x)), axis=2).reshape(how.stack, how.rows, how.left)
+    return jnp.concatenate(list(_shifted_inputs(eqn, x)), axis=2)
 
 
 def _right(eqn: Eqn, how: Layout, cotangent: jax.Array) -> jax.Array:
@@ -115,5 +124,11 @@ def repeats(eqn: Eqn, operand: int) -> int:
 
 
 CONVOLUTION = Rule(
-    name="conv", covers=covers, layout=layout, outer_products=outer_products, gradient=gradient, repeats=repeats
+    name="conv",
+    covers=covers,
+    layout=layout,
+    outer_products=outer_products,
+    gradient=gradient,
+    assemble=assemble,
+    repeats=repeats,
 )

@@ -112,6 +112,7 @@ class OuterProducts(NamedTuple):
     right: Dense | OneHot
 
 
+Pieces = Sequence[jax.Array]
 Square = Callable[[Sequence[OuterProducts]], tuple[Float[Array, ""], Float[Array, ""]]]
 
 
@@ -130,10 +131,16 @@ def no_equal_cotangents(eqn: Eqn, body: JaxprParts) -> bool:
     return False
 
 
+def the_only_piece(eqn: Eqn, operand: int, how: Layout, pieces: Pieces) -> jax.Array:
+    """A gradient that isn't in pieces."""
+    (whole,) = pieces
+    return whole
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """The rule for one primitive. `covers`, `layout`, `outer_products` and `gradient` get an equation and the position of the
-    parameter among its operands.
+    """The rule for one primitive. `covers`, `layout`, `outer_products`, `gradient` and `assemble` get an equation and the
+    position of the parameter among its operands.
 
     Where the functions speak of an example's values, those are `others`, the operands that aren't the parameter, in order,
     and `cotangent`, that of the output; in the types that the loss has, or in float32.
@@ -148,8 +155,10 @@ class Rule:
             for the order of axes within its stacked, left and right ones, which is to be followed unless it has `fixed`.
         types: of the other operands, that the rule is right for: `REAL`, or `INDICES`. A complex operand would lose its imaginary
             part, and an 8-bit one rounds cotangents to a few values. The parameter's and the outputs' must always be real.
-        gradient: (eqn, operand, layout, others, cotangent, precision). One example's gradient, float32 of the operand's shape,
-            where it is to be formed, by products of that precision; None to have the operation transposed.
+        gradient: (eqn, operand, layout, others, cotangent, precision). One example's gradient, float32, where it is to be formed,
+            by products of that precision: in pieces of any shapes that hold each of its entries once, as they come out of the
+            products; None to have the operation transposed.
+        assemble: (eqn, operand, layout, pieces). The gradient, of the operand's shape, from its pieces, or from sums of them.
         square: (uses). The squared norm of the sum of several uses' outer products, and a bound on its rounding error, float32
             scalars; asked where all uses of a parameter have it. The vectors are float32 and scaled so that squares neither
             overflow nor vanish. In time and memory in proportion to them; None for the products of all pairs of rows.
@@ -164,7 +173,8 @@ class Rule:
     layout: Callable[[Eqn, int], Layout]
     outer_products: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array], OuterProducts]
     types: frozenset[jnp.dtype] = REAL
-    gradient: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array, jax.lax.Precision], jax.Array] | None = None
+    gradient: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array, jax.lax.Precision], Pieces] | None = None
+    assemble: Callable[[Eqn, int, Layout, Pieces], jax.Array] = the_only_piece
     square: Square | None = None
     equal_cotangents: Callable[[Eqn, JaxprParts], bool] = no_equal_cotangents
     repeats: Callable[[Eqn, int], int] | None = None
