@@ -33,6 +33,7 @@ from ..clipping import (
     example_keys,
     per_example_values_and_grads,
 )
+from ..clipping._arithmetic import arithmetic_of
 from ..clipping.ghost import explain
 from ..jaxprs._jaxpr import parts_of, subjaxprs
 
@@ -95,9 +96,9 @@ def self_check(
             examples.
     """
     with jax.default_matmul_precision("highest"):  # so that what differs is not a device's rounding of products
-        check = _Check(grad_fn, params, data, shared, key)
-        for params_there, batch, oracle in check.trials():
-            check.compare(params_there, batch, oracle)
+        _Check(replace(grad_fn, precision="float32"), params, data, shared, key).run()
+    if arithmetic_of(grad_fn.precision).rounds:  # the program that will run is another
+        _Check(grad_fn, params, data, shared, key).run()
 
 
 class _Check:
@@ -111,8 +112,11 @@ class _Check:
         self._loss = grad_fn.trace(params, batch, shared, self._keys())
         narrowest = 2.0**-23 if jax.default_backend() == "cpu" else 2.0**-10  # where products may be rounded to TF32
         of_params = [float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(params)]
+        if self._loss is not None and self._loss.plan.arithmetic.rounds:
+            narrowest = max(narrowest, float(jnp.finfo(jnp.bfloat16).eps))
         self._epsilon = max(narrowest, *of_params, _epsilon(() if self._loss is None else self._loss.plan.jaxpr.eqns))
-        self._plain = _compiled(self._plain_program, params, batch, shared)
+        with jax.default_matmul_precision("highest"):
+            self._plain = _compiled(self._plain_program, params, batch, shared)
         self._clipped = self._clipped_program(grad_fn, batch)
         self._unclipped = self._clipped
         if not _lets_through(grad_fn.rule):
@@ -129,6 +133,11 @@ class _Check:
             return out.grads, out.norms
 
         return _compiled(clipped, self._params, batch, jnp.ones(ROWS, jnp.bool_), jnp.float32(1), self._shared)
+
+    def run(self) -> None:
+        """All trials."""
+        for params, batch, oracle in self.trials():
+            self.compare(params, batch, oracle)
 
     def trials(self) -> Iterator[tuple[Any, Any, _Oracle]]:
         """Parameters and examples at which the gradients are finite, with them."""

@@ -13,7 +13,8 @@ from models_to_clip import MODELS
 
 import jaxdp
 from jaxdp.clipping import Flat, Normalised, PerGroup, Quantile, takes_rng
-from jaxdp.clipping.ghost import rules
+from jaxdp.clipping.ghost import _sum, rules
+from jaxdp.clipping.ghost._rounded import norm_by_gram_matrices, norm_of_formed, norm_of_single_row
 from jaxdp.clipping.ghost.rules import Dense, OneHot, OuterProducts, Rule
 from jaxdp.data import Classes
 from jaxdp.dpsgd import _self_check, _step
@@ -22,12 +23,18 @@ from jaxdp.models import classifier
 
 
 def a_step(
-    loss: Callable[..., Any], num_examples: int, *, self_check: bool = True, has_aux: bool = False, **how: Any
+    loss: Callable[..., Any],
+    num_examples: int,
+    *,
+    self_check: bool = True,
+    has_aux: bool = False,
+    precision: str = "auto",
+    **how: Any,
 ) -> Any:
     """A step of which the check alone is made."""
     usual = {"expected_batch_size": 2, "steps": 9, "clip_norm": 1.0, "noise_multiplier": 1.0}
     run = jaxdp.DPSGD(num_examples=num_examples, **{**usual, **how})
-    step = run.make_step(loss, optax.sgd(0.1), has_aux=has_aux, self_check=self_check)
+    step = run.make_step(loss, optax.sgd(0.1), has_aux=has_aux, self_check=self_check, precision=precision)
     metrics = jaxdp.StepMetrics(jnp.zeros(1, jnp.int32), jnp.zeros(1), jnp.zeros(1), None)
     step._compiled = lambda carry, *rest, num_steps: (carry, metrics)
     return step
@@ -147,6 +154,29 @@ def test_a_wrong_rule_is_refused_by_the_parameters_name_and_how_it_is_dealt_with
 )
 def test_honest_rules_pass_under_every_clip_rule_at_an_initialisation_by_zeros(rule: Any) -> None:
     first_step(dense, jax.tree.map(jnp.zeros_like, weights), np.ones((6, 24), np.float32), rule=rule, clip_norm=0.1)
+
+
+def norms_halved(patch: pytest.MonkeyPatch) -> None:
+    """Of what is rounded, and of nothing else."""
+    for norm in (norm_of_single_row, norm_by_gram_matrices, norm_of_formed):
+        halved = lambda *args, norm=norm: jax.tree.map(lambda part: part / 2, norm(*args))
+        patch.setattr(_sum, norm.__name__, halved)
+
+
+def test_the_program_that_rounds_is_checked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = np.ones((6, 24), np.float32)
+    first_step(dense, weights, data, precision="bfloat16")
+    norms_halved(monkeypatch)
+    first_step(dense, weights, data, precision="float32")
+    with pytest.raises(jaxdp.UsageError, match=r"(?s)self_check: on random examples.*contribute"):
+        first_step(dense, weights, data, precision="bfloat16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(MODELS)[::2])
+def test_no_honest_model_is_refused_where_factors_are_rounded(name: str) -> None:
+    loss, params, batch = MODELS[name]()
+    first_step(loss, params, batch, precision="bfloat16")
 
 
 HALVES = ("bfloat16", "float16")
