@@ -3,6 +3,7 @@
     python benchmarks/accelerators.py                                    # every workload for every target, an hour or two
     python benchmarks/accelerators.py --targets tpu-v5e --workloads mlp cnn
     python benchmarks/accelerators.py --targets h100 --methods ghost
+    python benchmarks/accelerators.py --check                            # the MLP on a TPU v5e still costs what is written
 
 XLA compiles for a TPU or an H100 on a machine that has neither; the environments for it are made once, from
 peers/compilers.txt. Each program of each workload is compiled: the plain gradient, clipped ones, whole steps, the noise alone. A
@@ -32,6 +33,7 @@ from workloads import WORKLOADS
 
 _SCRIPT, _FOLDER = Path(__file__).with_name("compile_for.py"), "compilers"
 _COLUMNS = 120  # of a log
+_CHECKED, _MARGIN = ("tpu-v5e", "mlp"), 1.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +48,14 @@ class Options:
     """how gradients are clipped; "ghost" is what "auto" is there, while a batch takes less than a quarter of the memory"""
     results: Path = Path(__file__).parent / "results"
     """where to write"""
+    check: bool = False
+    """compile two gradients, and fail if clipping costs more than what is written; without a compiler, say so and pass"""
 
 
 def main(options: Options) -> None:
     """Compile, print and write."""
+    if options.check:
+        sys.exit(_check(options.results / _FOLDER))
     for asked, known, what in ((options.targets, TARGETS, "target"), (options.workloads, WORKLOADS, "workload")):
         if unknown := [name for name in asked if name not in known]:
             sys.exit(f"there is no {what} named {', '.join(unknown)}: choose of {', '.join(known)}")
@@ -76,11 +82,47 @@ def main(options: Options) -> None:
         sys.exit("not everything could be compiled; what could is written")
 
 
+def _check(results: Path) -> str | None:
+    """What is wrong, if the ratio of the clipped gradient is above the one that is written by more than the margin."""
+    target, workload = TARGETS[_CHECKED[0]], _CHECKED[1]
+    try:
+        python = python_of(COMPILERS, target.device)
+    except UnavailableError as error:
+        print(f"not checked: {error}")
+        return None
+    console = Console(width=_COLUMNS)
+    found = _compiled(python, target, workload, ("ghost",), console, here=False, only=("gradient", "clipped"))
+    if not found:
+        print("not checked: the compiler is installed and doesn't run here")
+        return None
+    written = [each for each in _written(results, target) if each["workload"] == workload]
+    now, before = (compiler_report.ratio(programs, "clipped, ghost") for programs in (found, written))
+    if now is None or before is None:
+        return f"{target.name}, {workload}: there is nothing to compare ({now} now, {before} written)"
+    print(f"{target.name}, {workload}: the clipped gradient over the plain one is {now:.3f}, {before:.3f} in {results}")
+    return f"that is more than {_MARGIN} times what is written" if now > _MARGIN * before else None
+
+
 def _compiled(
-    python: Path, target: Target, workload: str, methods: tuple[str, ...], console: Console, *, here: bool
+    python: Path,
+    target: Target,
+    workload: str,
+    methods: tuple[str, ...],
+    console: Console,
+    *,
+    here: bool,
+    only: tuple[str, ...] = ("",),
 ) -> list[dict[str, Any]]:
-    """The figures of each program of a workload that could be compiled, as its process gives them."""
-    asked = json.dumps({"target": target.name, "workload": workload, "methods": methods, "here": here})
+    """The figures of each program of a workload that could be compiled, as its process gives them.
+
+    Args:
+        python: of the compiler's environment.
+        target, workload, methods: what is compiled.
+        console: where problems are told.
+        here: whether the device is.
+        only: how the names of programs begin that are wanted.
+    """
+    asked = json.dumps({"target": target.name, "workload": workload, "methods": methods, "here": here, "only": only})
     found: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryFile("w+") as errors,
@@ -108,12 +150,17 @@ def _compiled(
 
 def _kept(results: Path, target: Target, workload: str, found: list[dict[str, Any]]) -> None:
     """Write what was found beside what there is of other workloads."""
-    path = results / _FOLDER / f"{target.name}.json"
-    before = json.loads(path.read_text())["programs"] if path.exists() else []
+    before = _written(results / _FOLDER, target)
     programs = [each for each in before if each["workload"] != workload] + found
     programs.sort(key=lambda each: list(WORKLOADS).index(each["workload"]))
     content = {"estimated_by": "a compiler; nothing was measured", "programs": programs}
     record.write(results, target.name, content, record.Device(_FOLDER, target.kind))
+
+
+def _written(folder: Path, target: Target) -> list[dict[str, Any]]:
+    """The figures of a target's programs so far."""
+    path = folder / f"{target.name}.json"
+    return json.loads(path.read_text())["programs"] if path.exists() else []
 
 
 if __name__ == "__main__":

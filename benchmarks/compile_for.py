@@ -22,7 +22,7 @@ _SIZES = {"wrn": 16, "wrn-standardised": 16}
 _REPEATS = 20
 
 
-def main(target: Target, name: str, methods: list[str], *, here: bool) -> None:
+def main(target: Target, name: str, methods: list[str], only: list[str], *, here: bool) -> None:
     """Compile and print."""
     import jax
     from programs import programs_of
@@ -36,6 +36,8 @@ def main(target: Target, name: str, methods: list[str], *, here: bool) -> None:
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), (workload.params, workload.batch)
     )
     for program, fn in programs_of(workload, methods, "ghost", precision=target.precision).items():
+        if not program.startswith(tuple(only)):
+            continue
         alone = _gradient_alone(fn) if program.startswith("clipped") else fn
         figures: dict[str, Any] = {"workload": name, "batch_size": workload.batch_size, "program": program}
         figures["compiler"] = _compiler(target)
@@ -125,4 +127,4 @@ if __name__ == "__main__":
     chosen = TARGETS[asked["target"]]
     if not asked["here"]:
         os.environ.update(chosen.environment, JAX_PLATFORMS="cpu")
-    main(chosen, asked["workload"], asked["methods"], here=asked["here"])
+    main(chosen, asked["workload"], asked["methods"], asked["only"], here=asked["here"])
