@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._platform import default_platform
 from ._norm import UNIT_ROUNDOFF, gamma
 
 PRECISIONS = ("auto", "float32", "bfloat16")
@@ -45,7 +46,7 @@ BFLOAT16 = Arithmetic(rounds=True, factor_roundoff=2.0**-8 * 1.01, unit_roundoff
 def arithmetic_of(precision: str) -> Arithmetic:
     """That of a precision's name; "auto" is what the default device's matrix unit reads."""
     if precision == "auto":
-        precision = "bfloat16" if jax.default_backend() == "tpu" else "float32"
+        precision = default_platform().precision
     return BFLOAT16 if precision == "bfloat16" else FLOAT32
 
 

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32, Key
 
+from .._platform import default_device, default_platform
 from .._types import Batch
 from ..sampling import Draw, rows_at
 
-_CPU_BYTES = 24 * 2**20  # from 32 MiB on, glibc maps a temporary anew at every call
 _FEW_EXAMPLES = 64
 
 
@@ -116,19 +116,17 @@ def usual_microbatch_size(examples: float, activations: int, parameters: int) ->
         The size of a microbatch: the batch in equal parts. On a CPU they need memory that the process keeps from call to call,
         or more where that would leave a few examples for each pass over the parameters; elsewhere, a quarter of the device's.
     """
-    if jax.default_backend() == "cpu":
-        wanted = _CPU_BYTES / max(activations, 1)
-        if wanted < _FEW_EXAMPLES:
-            wanted = min(_FEW_EXAMPLES, max(wanted, 10 * parameters / max(activations, 1)))
-    else:
-        wanted = _device_bytes() / 4 / max(activations, 1)
+    room = default_platform().microbatch_bytes
+    wanted = (room or _device_bytes() / 4) / max(activations, 1)
+    if room and wanted < _FEW_EXAMPLES:
+        wanted = min(_FEW_EXAMPLES, max(wanted, 10 * parameters / max(activations, 1)))
     parts = math.ceil(examples / max(wanted, 1))
     even = (n for n in range(parts, 2 * parts) if examples % n == 0)  # no padding, if there is a divisor nearby
     return math.ceil(examples / next(even, parts))
 
 
 def _device_bytes() -> int:
-    statistics = jax.local_devices()[0].memory_stats() or {}
+    statistics = default_device().memory_stats() or {}
     return statistics.get("bytes_limit", 16 * 2**30)
 
 

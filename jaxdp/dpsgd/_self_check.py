@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from .._errors import UsageError
+from .._platform import CPU, default_platform
 from .._types import Batch, Params
 from ..clipping import (
     ClippedGrad,
@@ -110,7 +111,7 @@ class _Check:
         self._leaves, self._structure = jax.tree.flatten(data)
         batch = self._draw(_FLOATS[0], [2] * len(self._leaves))
         self._loss = grad_fn.trace(params, batch, shared, self._keys())
-        narrowest = 2.0**-23 if jax.default_backend() == "cpu" else 2.0**-10  # where products may be rounded to TF32
+        narrowest = 2.0**-23 if default_platform().products_are_float32 else 2.0**-10
         of_params = [float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(params)]
         if self._loss is not None and self._loss.plan.arithmetic.rounds:
             narrowest = max(narrowest, float(jnp.finfo(jnp.bfloat16).eps))
@@ -266,7 +267,7 @@ def _lets_through(rule: ClipRule) -> bool:
 def _compiled(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
     """The program, made quickly rather than to be quick."""
     quickly: Any = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    return jax.jit(fn).lower(*args).compile(compiler_options=quickly if jax.default_backend() == "cpu" else None)
+    return jax.jit(fn).lower(*args).compile(compiler_options=quickly if default_platform() is CPU else None)
 
 
 def _random(rng: np.random.Generator, floats: Callable[..., np.ndarray], like: Any, limit: int | None) -> jax.Array:

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from .._interrupts import asked_to_stop, stop_here
+from .._platform import default_platform
 from ..dpsgd._step import StepMetrics, TrainState
 
 _AHEAD = 8  # calls queued on the device before the host waits for the oldest
@@ -127,8 +128,6 @@ class Loop:
 
 
 def steps_per_call(steps_per_epoch: int) -> int:
-    """How many steps to compile into one program: one on a CPU, where a loop is no faster and hurts some models, and up
-    to 32 elsewhere, where dispatching costs more; a divisor of the epoch, so that one program serves all calls."""
-    if jax.default_backend() == "cpu":
-        return 1
-    return max(steps for steps in range(1, min(32, steps_per_epoch) + 1) if steps_per_epoch % steps == 0)
+    """How many steps to compile into one program, as the platform says: a divisor of the epoch, so that one serves all calls."""
+    most = min(default_platform().steps_per_call, steps_per_epoch)
+    return max(steps for steps in range(1, most + 1) if steps_per_epoch % steps == 0)

@@ -6,18 +6,18 @@ Per example and T rows of p and d entries in E matrices, in float32:
   rows, with 2 E T p d operations (an ordinary weight gradient); under a rule with a norm of its own, only the rows;
 - *formed*: 2 E T p d operations, and 12 bytes for each entry, to write it, to take its norm and to add it up.
 
-A device does several operations in the time that it moves a byte; the balance here is between those of CPUs and GPUs.
+A device does several operations in the time that it moves a byte: how many, its `_platform` says.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..._platform import default_platform
 from ...jaxprs._jaxpr import SCAN, Eqn, JaxprParts, parts_of, subjaxprs
 from ._kinds import EXAMPLE, Kind, kinds_of
 from .rules import Layout
 
-OPERATIONS_PER_BYTE = 8
 _KEPT = 4  # an entry that is kept is written and read in float32, one of a row read in bfloat16
 
 
@@ -53,6 +53,7 @@ def choose(layouts: Sequence[Layout], entries: int, *, aligned: bool, together: 
     Returns:
         The choice.
     """
+    per_byte = default_platform().operations_per_byte
     gradient = sum(2 * use.products for use in layouts)
     rows_entries = sum(use.stack * use.rows * use.floats for use in layouts)
     pairs = [(a, b) for i, a in enumerate(layouts) for b in layouts[i:]]
@@ -63,8 +64,8 @@ def choose(layouts: Sequence[Layout], entries: int, *, aligned: bool, together: 
     else:
         gram = sum(2 * a.stack * a.rows * b.rows * max(a.floats, b.floats) for a, b in pairs)
         matrices = sum(a.stack * a.rows * b.rows for a, b in pairs)
-    by_rows = (gram + gradient) / OPERATIONS_PER_BYTE + 12 * rows_entries + 8 * matrices
-    formed = gradient / OPERATIONS_PER_BYTE + 12 * entries + 4 * rows_entries
+    by_rows = (gram + gradient) / per_byte + 12 * rows_entries + 8 * matrices
+    formed = gradient / per_byte + 12 * entries + 4 * rows_entries
     if not together:
         return Choice("formed", gradient, entries, "its leaves are joined where they are used, and clipped apart")
     if not aligned:

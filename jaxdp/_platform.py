@@ -1,0 +1,72 @@
+"""What is chosen by the kind of device, in one table, with what each figure rests on.
+
+The kind is that of the device that JAX computes on by default where a function is traced: `jax.default_device`, as
+`jaxdp train --device` sets it, before the backend that the process happens to have. What is compiled for a device that isn't
+there says what it wants itself: `precision=` and `microbatch_size=` come before the table.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """A kind of device.
+
+    Attributes:
+        precision: what `precision="auto"` is.
+        products_are_float32: whether a product of float32 numbers at the default precision is one; else it may be rounded.
+        operations_per_byte: in full float32, in the time that memory takes for a byte: what forming a gradient is weighed by.
+        microbatch_bytes: of the activations of a microbatch; None for a quarter of the device's memory.
+        ordered_convolutions: whether convolutions inside loops are fast only with their axes in order.
+        steps_per_call: of training, at most.
+    """
+
+    precision: str
+    products_are_float32: bool
+    operations_per_byte: float
+    microbatch_bytes: int | None
+    ordered_convolutions: bool
+    steps_per_call: int
+
+
+CPU = Platform(
+    precision="float32",
+    products_are_float32=True,
+    operations_per_byte=8,  # two cores: what the models of benchmarks/clipping.py were fastest with
+    microbatch_bytes=24 * 2**20,  # from 32 MiB on, glibc maps a temporary anew at every call
+    ordered_convolutions=True,  # 10 to 40 times slower otherwise (benchmarks/clipping.py, the CNN in microbatches)
+    steps_per_call=1,  # a loop is no faster and hurts some models
+)
+GPU = Platform(
+    precision="float32",
+    products_are_float32=False,  # TF32
+    operations_per_byte=20,  # NVIDIA's data sheet of the H100 SXM: 67e12 operations in float32, 3.35e12 bytes a second
+    microbatch_bytes=None,
+    ordered_convolutions=False,
+    steps_per_call=32,  # a dispatch costs more than a short step
+)
+TPU = Platform(
+    precision="bfloat16",
+    products_are_float32=False,
+    operations_per_byte=40,  # Google's figures for v5e: 197e12 operations in bfloat16, six for one in float32, 0.82e12 bytes
+    microbatch_bytes=None,
+    ordered_convolutions=False,
+    steps_per_call=32,
+)
+_PLATFORMS = {"cpu": CPU, "tpu": TPU}
+
+
+def default_platform() -> Platform:
+    """Of the device that JAX computes on by default; what is no CPU and no TPU counts as a GPU."""
+    return _PLATFORMS.get(default_device().platform, GPU)
+
+
+def default_device() -> Any:
+    """The device that JAX computes on by default."""
+    chosen: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    if chosen is None:
+        return jax.local_devices()[0]
+    return jax.local_devices(backend=chosen)[0] if isinstance(chosen, str) else chosen

@@ -1,0 +1,67 @@
+"""What is chosen by the kind of device: the default one, not the process's backend, decides."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdp
+from jaxdp import _platform
+from jaxdp._platform import CPU, GPU, TPU, default_platform
+from jaxdp.clipping._reducer import usual_microbatch_size
+from jaxdp.runs._loop import steps_per_call
+
+
+def on(patch: pytest.MonkeyPatch, platform: str, memory: int | None = None) -> None:
+    statistics = None if memory is None else {"bytes_limit": memory}
+    device = SimpleNamespace(platform=platform, memory_stats=lambda: statistics)
+    patch.setattr(_platform.jax, "local_devices", lambda *_, **__: [device])
+
+
+def test_a_default_device_comes_before_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = jax.devices("cpu")[0]
+    assert default_platform() is CPU
+    on(monkeypatch, "tpu")
+    assert default_platform() is TPU
+    with jax.default_device(cpu):
+        assert default_platform() is CPU
+    on(monkeypatch, "gpu")
+    assert default_platform() is GPU
+
+
+@pytest.mark.parametrize("name", ["cpu", "gpu", "tpu"])
+def test_a_platform_changes_how_a_sum_is_computed_and_never_what_it_is(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss = lambda w, x: jnp.sum(jnp.sin(x @ w))
+    params, batch = jnp.ones((5, 4)), jnp.asarray(np.random.default_rng(0).normal(size=(8, 3, 5)), jnp.float32)
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=1.0)
+    usual = grad_fn(params, batch)
+    on(monkeypatch, name, memory=2**20)
+    out = grad_fn(params, batch)
+    as_rounded = name == "tpu"
+    np.testing.assert_allclose(out.grads, usual.grads, rtol=2e-2 if as_rounded else 1e-5, atol=2e-2)
+    held = replace(grad_fn, precision="float32")(params, batch)
+    np.testing.assert_allclose(held.grads, usual.grads, rtol=1e-5, atol=1e-5)
+
+
+def test_what_a_device_has_of_memory_bounds_a_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def size(platform: str, memory: int | None) -> Any:
+        on(monkeypatch, platform, memory)
+        return usual_microbatch_size(1024, 2**20, 2**10)
+
+    assert size("gpu", 2**40) == 1024
+    assert size("gpu", 2**30) == 256
+    assert size("tpu", 2**29) == 128
+    assert size("cpu", 2**40) == 16
+
+
+def test_steps_of_a_call_divide_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert steps_per_call(60) == 1
+    on(monkeypatch, "gpu")
+    assert steps_per_call(60) == 30
+    assert steps_per_call(7) == 7
