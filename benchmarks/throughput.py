@@ -3,7 +3,7 @@
     python benchmarks/throughput.py                                   # everything; makes the peers' environments first
     python benchmarks/throughput.py --quick                           # the tutorials' CNN alone, fewer repeats
     python benchmarks/throughput.py --only jaxdp opacus --workloads mlp --batch-sizes 64 1024
-    python benchmarks/throughput.py --device gpu --precision fast
+    python benchmarks/throughput.py --device gpu --precision fast     # on a machine with a GPU: TF32 for every library alike
 
 Each library runs in a process of its own environment (peers/environments.py). First its clipped gradient sum is compared with the
 exact one, computed example by example in float64, and so is jaxdp's: one that is more than 1e-4 away is shown as disagreeing and
@@ -11,6 +11,11 @@ not timed. (Where float32 alone moves the ordinary gradient by more than a third
 the bound is three times what it moves.) Then each of its modes is tried, and its fastest one, that of its tutorials, and its
 fastest non-private step are measured in rounds, the libraries taking turns. Prints tables, and writes them as Markdown and JSON,
 with a plot, to benchmarks/results/DEVICE/; `python benchmarks/readme.py` puts them into README.
+
+On a GPU or TPU: install jaxdp for it (README), run the line above with --device gpu or tpu, then
+`python benchmarks/accelerators.py`, which times on the device what it compiles for it, and send the new folder of
+benchmarks/results as a pull request. `python benchmarks/peers/environments.py --device gpu --resolve` tells beforehand, on any
+machine, whether the peers' packages go together.
 """
 
 import os
