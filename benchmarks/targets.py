@@ -66,7 +66,7 @@ TARGETS = {
             "NVIDIA H100 80GB HBM3",
             "1x1x1",
             84_942_979_072,
-            "float32",
+            "tensorfloat32",
             _GPU,
             _H100,
             3.35e12,

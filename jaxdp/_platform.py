@@ -41,8 +41,8 @@ CPU = Platform(
     steps_per_call=1,  # a loop is no faster and hurts some models
 )
 GPU = Platform(
-    precision="float32",
-    products_are_float32=False,  # TF32
+    precision="tensorfloat32",
+    products_are_float32=False,
     operations_per_byte=20,  # NVIDIA's data sheet of the H100 SXM: 67e12 operations in float32, 3.35e12 bytes a second
     microbatch_bytes=None,
     ordered_convolutions=False,

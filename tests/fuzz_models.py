@@ -471,7 +471,7 @@ def drawn(seed: int) -> Case:
         microbatch_size=program.one_of(None, None, 1, 2),
         method=program.one_of("ghost", "ghost", "auto"),
         bad=program.one_of(None, None, None, math.nan, math.inf),
-        precision=program.one_of("float32", "float32", "bfloat16"),
+        precision=program.one_of("float32", "float32", "bfloat16", "tensorfloat32"),
     )
 
 

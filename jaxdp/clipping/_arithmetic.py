@@ -1,8 +1,9 @@
 """In which arithmetic clipped gradients are summed: all of it in float32, or products of factors that a matrix unit reads.
 
-A TPU reads bfloat16 into its matrix unit, and makes six passes for a product in float32. Ordinary training takes one, and so may
-a clipped sum, if a norm is that of the numbers that are added up: products of two bfloat16 numbers are exact in float32, so the
-factors of a weight gradient are rounded once, and norms and sums both come from the rounded ones (`ghost/_rounded.py`).
+A TPU reads bfloat16 into its matrix unit, and makes six passes for a product in float32; a GPU's tensor cores read
+TensorFloat-32, and stand idle for one. Ordinary training takes what is read, and so may a clipped sum, if a norm is that of the
+numbers that are added up: products of two bfloat16 or TensorFloat-32 numbers are exact in float32, so the factors of a weight
+gradient are rounded once, and norms and sums both come from the rounded ones (`ghost/_rounded.py`).
 """
 
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._platform import default_platform
+from .._errors import UsageError
+from .._platform import TPU, default_platform
 from ._norm import UNIT_ROUNDOFF, gamma
 
-PRECISIONS = ("auto", "float32", "bfloat16")
+PRECISIONS = ("auto", "float32", "tensorfloat32", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -22,39 +24,61 @@ class Arithmetic:
     """Of clipped sums.
 
     Attributes:
-        rounds: whether factors of products are rounded to bfloat16.
-        factor_roundoff: by how much, relatively, that moves a factor at most.
+        mantissa_bits: of the factors of products, 23 where they are left as they are.
+        factor_roundoff: by how much, relatively, rounding them moves one at most.
         unit_roundoff: of an addition within a product, relatively, at most.
+        convolutions: whether those of convolutions are rounded, too.
         packs: whether an operation costs more than copying small operands into one for them all, as on a CPU.
     """
 
-    rounds: bool
+    mantissa_bits: int
     factor_roundoff: float
     unit_roundoff: float
+    convolutions: bool
     packs: bool
+
+    @property
+    def rounds(self) -> bool:
+        """Whether factors of products are rounded."""
+        return self.mantissa_bits < 23
 
     def gamma(self, terms: int) -> float:
         """The relative error of a product's sum of so many terms, as `_norm.gamma`."""
         return gamma(terms, self.unit_roundoff)
 
 
-FLOAT32 = Arithmetic(rounds=False, factor_roundoff=0.0, unit_roundoff=UNIT_ROUNDOFF, packs=True)
+_HALF = 1.01 / 2  # of the last bit, and what computing it may add
+FLOAT32 = Arithmetic(23, 0.0, UNIT_ROUNDOFF, convolutions=True, packs=True)
 # A TPU adds up in float32 and doesn't say how it rounds: to cut off is at most twice as bad as to round to the nearest.
-BFLOAT16 = Arithmetic(rounds=True, factor_roundoff=2.0**-8 * 1.01, unit_roundoff=2 * UNIT_ROUNDOFF, packs=False)
+BFLOAT16 = Arithmetic(7, _HALF * 2.0**-7, 2 * UNIT_ROUNDOFF, convolutions=True, packs=False)
+# Tensor cores align the numbers that they add with the largest of them, and cut off what is below its last bits (Fasi, Higham,
+# Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021). Convolutions may be computed by transforms of their
+# operands, whose products are others.
+TENSORFLOAT32 = Arithmetic(10, _HALF * 2.0**-10, 4 * UNIT_ROUNDOFF, convolutions=False, packs=False)
+_ARITHMETIC = {"float32": FLOAT32, "tensorfloat32": TENSORFLOAT32, "bfloat16": BFLOAT16}
 
 
 def arithmetic_of(precision: str) -> Arithmetic:
-    """That of a precision's name; "auto" is what the default device's matrix unit reads."""
-    if precision == "auto":
-        precision = default_platform().precision
-    return BFLOAT16 if precision == "bfloat16" else FLOAT32
+    """That of a precision's name; "auto" is what the default device's matrix unit reads.
+
+    Raises:
+        UsageError: for one that the default device would round once more.
+    """
+    platform = default_platform()
+    if precision == "tensorfloat32" and platform is TPU:
+        raise UsageError(
+            f'precision={precision!r} is for GPUs: a TPU would round the factors again. Give "bfloat16", or leave it out'
+        )
+    return _ARITHMETIC[platform.precision if precision == "auto" else precision]
 
 
-def rounded(factor: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    """A factor in bfloat16, the same for all who read it: XLA would keep float32 for some of them."""
-    return jax.lax.optimization_barrier(factor.astype(jnp.bfloat16))
+def rounded(factor: Float[Array, "*n"], arithmetic: Arithmetic) -> Float[Array, "*n"]:
+    """A factor in a matrix unit's type, the same for all who read it: XLA would keep float32 for some of them."""
+    if arithmetic.mantissa_bits == BFLOAT16.mantissa_bits:
+        return jax.lax.optimization_barrier(factor.astype(jnp.bfloat16))
+    return jax.lax.optimization_barrier(rounded_on_its_way(factor.astype(jnp.float32), arithmetic))
 
 
-def rounded_on_its_way(factor: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def rounded_on_its_way(factor: Float[Array, "*n"], arithmetic: Arithmetic) -> Float[Array, "*n"]:
     """The same numbers in float32 for a single reader, into which the rounding fuses: no pass of its own over long factors."""
-    return jax.lax.reduce_precision(factor, exponent_bits=8, mantissa_bits=7)
+    return jax.lax.reduce_precision(factor, exponent_bits=8, mantissa_bits=arithmetic.mantissa_bits)

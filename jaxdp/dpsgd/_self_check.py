@@ -114,7 +114,7 @@ class _Check:
         narrowest = 2.0**-23 if default_platform().products_are_float32 else 2.0**-10
         of_params = [float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(params)]
         if self._loss is not None and self._loss.plan.arithmetic.rounds:
-            narrowest = max(narrowest, float(jnp.finfo(jnp.bfloat16).eps))
+            narrowest = max(narrowest, 2.0**-self._loss.plan.arithmetic.mantissa_bits)
         self._epsilon = max(narrowest, *of_params, _epsilon(() if self._loss is None else self._loss.plan.jaxpr.eqns))
         with jax.default_matmul_precision("highest"):
             self._plain = _compiled(self._plain_program, params, batch, shared)

@@ -1,6 +1,6 @@
-"""Sums of gradients from factors rounded to bfloat16, which a TPU reads: nobody's part is longer than the clip norm.
+"""Sums of gradients from factors rounded to what matrix units read: nobody's part is longer than the clip norm.
 
-On a CPU nothing rounds but where it is asked for, so that the numbers which a TPU adds up are all seen here.
+On a CPU nothing rounds but where it is asked for, so that the numbers which a TPU or GPU adds up are all seen here.
 """
 
 import math
@@ -25,6 +25,7 @@ from jaxdp.clipping._norm import gamma, sum_of_squares, sum_of_squares_error
 from jaxdp.clipping.ghost import _sum as ghost_sum
 from jaxdp.clipping.ghost.rules._conv import CONVOLUTION
 
+ROUNDOFF = {"bfloat16": 2.0**-8, "tensorfloat32": 2.0**-11}
 FEW = {"linen_dense", "linen_dense_over_tokens", "siamese_net", "linen_conv_2d_strided_dilated"}
 
 
@@ -35,20 +36,26 @@ def _as_users_run() -> Any:
         yield
 
 
-def rounding(loss: Any, clip_norm: float, **how: Any) -> Any:
-    return jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, precision="bfloat16", **how))
+def rounding(loss: Any, clip_norm: float, precision: str = "bfloat16", **how: Any) -> Any:
+    return jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, precision=precision, **how))
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+    ("name", "precision"),
+    [
+        *((name, "bfloat16") for name in sorted(FEW)),
+        *(pytest.param(name, "bfloat16", marks=pytest.mark.slow) for name in MODELS if name not in FEW),
+        ("linen_dense_over_tokens", "tensorfloat32"),
+        *(pytest.param(name, "tensorfloat32", marks=pytest.mark.slow) for name in sorted(MODELS)[::3]),
+    ],
 )
-def test_any_model_is_clipped_by_the_numbers_that_are_added_up(name: str) -> None:
+def test_any_model_is_clipped_by_the_numbers_that_are_added_up(name: str, precision: str) -> None:
     loss, params, batch = MODELS[name]()
     mask = np.array([True, True, False, True, True, True])
     _, norms = loop(loss, params, batch, mask, math.inf)
     clip_norm = float(np.median(norms))
     expected, _ = loop(loss, params, batch, mask, clip_norm)
-    grad_fn = rounding(loss, clip_norm, method="ghost")
+    grad_fn = rounding(loss, clip_norm, precision, method="ghost")
     out = grad_fn(params, batch, mask=jnp.asarray(mask))
     np.testing.assert_allclose(out.norms, norms, rtol=0.02, atol=1e-12)
     assert distance(out.grads, expected) <= 0.1 * sum(min(n, clip_norm) for n in norms)
@@ -64,12 +71,12 @@ def two_sided(w: Any, example: Any) -> Any:
     return jnp.sum((example[0] @ w) * example[1])
 
 
-def batches(seed: int, size: int, rows: int, left: int, right: int, cancel: float) -> Any:
-    """Examples whose rows cancel but for a part, and whose entries lie between numbers of bfloat16."""
+def batches(seed: int, size: int, rows: int, left: int, right: int, cancel: float, roundoff: float = 2.0**-8) -> Any:
+    """Examples whose rows cancel but for a part, and whose entries lie between numbers of the type."""
     rng = np.random.default_rng(seed)
     half = max(rows // 2, 1)
     inputs, cotangents = rng.normal(size=(size, half, left)), rng.normal(size=(size, half, right))
-    between = 1 + 2.0**-8 * rng.uniform(0.4, 0.6, (2, size, half, 1))
+    between = 1 + roundoff * rng.uniform(0.4, 0.6, (2, size, half, 1))
     inputs = np.concatenate([inputs, inputs * between[0]], axis=1)[:, :rows]
     cotangents = np.concatenate([cotangents, -cotangents * between[1] * (1 + cancel)], axis=1)[:, :rows]
     return jnp.asarray(inputs, jnp.float32), jnp.asarray(cotangents, jnp.float32)
@@ -89,12 +96,13 @@ def parts(grad_fn: Any, params: Any, batch: Any) -> np.ndarray:
     cancel=st.sampled_from((0.0, 1e-6, 1e-3, 0.3)),
     scale=st.sampled_from((1e-12, 1e-3, 1.0, 1e6)),
     clip_norm=st.sampled_from((1e-2, 1.0)),
+    precision=st.sampled_from(tuple(ROUNDOFF)),
 )
-def test_rows_that_cancel_in_float32_or_in_bfloat16_alone_are_clipped(
-    seed: int, shape: tuple[int, int, int], cancel: float, scale: float, clip_norm: float
+def test_rows_that_cancel_in_float32_or_in_the_rounded_type_alone_are_clipped(
+    seed: int, shape: tuple[int, int, int], cancel: float, scale: float, clip_norm: float, precision: str
 ) -> None:
-    inputs, cotangents = batches(seed, 8, *shape, cancel)
-    grad_fn = jaxdp.clipped_grad(two_sided, clip_norm=clip_norm, method="ghost", precision="bfloat16")
+    inputs, cotangents = batches(seed, 8, *shape, cancel, ROUNDOFF[precision])
+    grad_fn = jaxdp.clipped_grad(two_sided, clip_norm=clip_norm, method="ghost", precision=precision)
     lengths = parts(grad_fn, jnp.zeros(shape[1:]), (inputs, cotangents * np.float32(scale)))
     assert lengths.max() <= clip_norm * (1 + 1e-6)
 
@@ -129,7 +137,7 @@ def longest_part(batch: Any, clip_norm: float = 1e-3) -> float:
 def norms_of_what_is_not_rounded(patch: pytest.MonkeyPatch) -> None:
     exactly = lambda array: jax.lax.reduce_precision(array.astype(jnp.float32), 8, 7)
     add_up = ghost_sum.sum_gradients
-    patch.setattr(ghost_sum, "rounded", lambda factor: factor)
+    patch.setattr(ghost_sum, "rounded", lambda factor, arithmetic: factor)
     patch.setattr(ghost_sum, "sum_gradients", lambda site, o, g: add_up(site, list(map(exactly, o)), exactly(g)))
 
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from ...jaxprs import constant_value
 from ...jaxprs._jaxpr import (
+    DOT_GENERAL,
     REMAT,
     SCAN,
     STOP_GRADIENT,
@@ -341,7 +342,7 @@ def _component(
     if direct:
         sites, choice = (), _differentiated(direct, anchors)
     else:
-        if arithmetic.rounds and all(map(_may_be_rounded, sites)):
+        if all(_may_be_rounded(site, arithmetic) for site in sites):
             sites = tuple(replace(site, rounded=True) for site in sites)
         aligned = _align(sites, origins) if rearranged else None
         one_value = len(sources) == 1 and anchors == tuple(sources)
@@ -380,8 +381,10 @@ def _by_rules(
     return choose(layouts, entries, aligned=aligned, together=together, own_norm=own_norm)
 
 
-def _may_be_rounded(site: Site) -> bool:
+def _may_be_rounded(site: Site, arithmetic: Arithmetic) -> bool:
     """Whether a matrix unit multiplies in its own precision, and the user has asked for no other."""
+    if not arithmetic.rounds or not (arithmetic.convolutions or site.eqn.primitive is DOT_GENERAL):
+        return False
     plain = site.eqn.params.get("precision", "none") in (
         None,
         jax.lax.Precision.DEFAULT,

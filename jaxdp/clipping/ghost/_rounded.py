@@ -1,11 +1,11 @@
-r"""The norm of a gradient whose factors are rounded to bfloat16, as an upper bound that covers what rounding is left.
+r"""The norm of a gradient whose factors are rounded to what a matrix unit reads, as an upper bound that covers what is left.
 
-With rows \(a_t\) and \(g_t\) of bfloat16 numbers, the gradient is \(M = \sum_t a_t \otimes g_t = A^T G\). What is added up is
+With rows \(a_t\) and \(g_t\) of rounded numbers, the gradient is \(M = \sum_t a_t \otimes g_t = A^T G\). What is added up is
 \(\sum_t a_t \otimes s_t\) with \(s_t\) the rounded \(c\,g_t\), each entry off by \(\delta c\,|g_t|\) at most, with \(\delta\) a
-little above bfloat16's unit roundoff \(2^{-8}\). All of that together is off by at most \(\delta c\,\lVert A\rVert_2 \lVert
-G\rVert_F\), so that it is no longer than \(c\,(\lVert M\rVert + \delta R)\) with \(R = \lVert A\rVert_F \lVert G\rVert_F\). The
-norm of M is taken in one of three ways. Products of bfloat16 numbers are exact in float32, and a sum of n of them is off by
-\(\gamma_n\), relatively to the sum of their absolute values:
+little above the type's unit roundoff: \(2^{-8}\) of bfloat16, \(2^{-11}\) of TensorFloat-32. All of that together is off by at
+most \(\delta c\,\lVert A\rVert_2 \lVert G\rVert_F\), so that it is no longer than \(c\,(\lVert M\rVert + \delta R)\) with \(R =
+\lVert A\rVert_F \lVert G\rVert_F\). The norm of M is taken in one of three ways. Products of numbers of either type are exact in
+float32, and a sum of n of them is off by \(\gamma_n\), relatively to the sum of their absolute values:
 
 - a single row: \(\lVert M\rVert = R\), of rows that the matrix unit rounds itself, which makes them longer by \(1 + \delta\) each
   at most, or no longer if it cuts off;
@@ -116,7 +116,7 @@ def _reach(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, at_onc
 
 
 def _products(x: Any, y: Any) -> Float[Array, "E S T"]:
-    """All inner products of two sets of rows of bfloat16 numbers, which are exact in any precision."""
+    """All inner products of two sets of rows of rounded numbers, whose products are exact in any precision."""
     assert isinstance(x, Dense)
     entries = tuple(range(2, x.rows.ndim))
     left, right = (side.rows.astype(jnp.float32) for side in (x, y))

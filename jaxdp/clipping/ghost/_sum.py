@@ -121,7 +121,7 @@ def sum_by_ghost(
         for kept, part in zip(group.kept, unpack([add_up(m, usable, factor) for m in matrices]), strict=True):
             _add(total, kept.anchor, kept.assemble(part))
         for component in group.unkept:
-            for source, part in _sum_component(component, seen, usable, factor).items():
+            for source, part in _sum_component(component, seen, usable, factor, plan.arithmetic).items():
                 _add(total, source, part)
     grads = treedef.unflatten(_to_leaves(plan, static, total))
     losses, *aux_leaves = seen.outs
@@ -155,7 +155,7 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
     outs, *found, direct = jax.vmap(one)(batch)
     unrounded = _Factors(*found)
     read = [path for component in plan.components if not component.is_single_row for path in component.rounded_paths]
-    as_read = lambda path, value: rounded(value) if path in read else cast_behind_barrier(value)
+    as_read = lambda path, value: rounded(value, plan.arithmetic) if path in read else cast_behind_barrier(value)
     factors = _Factors(
         {path: tuple(as_read(path, other) for other in others) for path, others in unrounded.operands.items()},
         {path: as_read(path, cotangent) for path, cotangent in unrounded.cotangents.items()},
@@ -214,7 +214,9 @@ def _the_only_one(pieces: list[Any]) -> Any:
     return whole
 
 
-def _sum_component(component: Component, seen: _Seen, usable: Any, factor: Any) -> dict[Var, Any]:
+def _sum_component(
+    component: Component, seen: _Seen, usable: Any, factor: Any, arithmetic: Arithmetic
+) -> dict[Var, Any]:
     """The weighted sum of the gradients with respect to the component's sources.
 
     Unusable examples' operands and cotangents are both replaced by zeros: a zero factor alone would leave 0 · NaN.
@@ -231,7 +233,8 @@ def _sum_component(component: Component, seen: _Seen, usable: Any, factor: Any) 
     operands, cotangents = seen.factors.of(component.sites)
     as_read = lambda scaled: scaled
     if component.sites[0].rounded and not component.is_single_row:
-        as_read = rounded_on_its_way if component.choice.form == "dropped" else rounded
+        how = rounded_on_its_way if component.choice.form == "dropped" else rounded
+        as_read = functools.partial(how, arithmetic=arithmetic)
     sums = [
         sum_gradients(site, [select(a) for a in o], as_read(select(g, factor)))
         for site, o, g in zip(component.sites, operands, cotangents, strict=True)
