@@ -49,6 +49,14 @@ def test_a_platform_changes_how_a_sum_is_computed_and_never_what_it_is(
     np.testing.assert_allclose(held.grads, usual.grads, rtol=1e-5, atol=1e-5)
 
 
+def test_a_type_that_a_device_would_round_once_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    grad_fn = jaxdp.clipped_grad(lambda w, x: jnp.vdot(w, x), clip_norm=1.0, precision="tensorfloat32")
+    grad_fn(jnp.ones(3), jnp.ones((2, 3)))
+    on(monkeypatch, "tpu")
+    with pytest.raises(jaxdp.UsageError, match="is for GPUs: a TPU would round the factors again"):
+        grad_fn(jnp.ones(3), jnp.ones((2, 3)))
+
+
 def test_what_a_device_has_of_memory_bounds_a_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
     def size(platform: str, memory: int | None) -> Any:
         on(monkeypatch, platform, memory)

@@ -20,7 +20,7 @@ from recorded import violations
 
 import jaxdp
 from jaxdp.clipping import _clipped_grad
-from jaxdp.clipping._arithmetic import BFLOAT16, arithmetic_of
+from jaxdp.clipping._arithmetic import BFLOAT16, TENSORFLOAT32, arithmetic_of
 from jaxdp.clipping._norm import gamma, sum_of_squares, sum_of_squares_error
 from jaxdp.clipping.ghost import _sum as ghost_sum
 from jaxdp.clipping.ghost.rules._conv import CONVOLUTION
@@ -279,11 +279,14 @@ def test_a_product_that_the_user_wants_in_full_is_not_rounded() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("arithmetic", [BFLOAT16, TENSORFLOAT32], ids=["bfloat16", "tensorfloat32"])
 @pytest.mark.parametrize(
     "name", ["linen_dense", "linen_dense_over_tokens", "tied_embedding_language_model", "siamese_net"]
 )
-def test_what_a_rounding_step_releases_is_what_was_accounted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_clipped_grad, "arithmetic_of", lambda precision: BFLOAT16)
+def test_what_a_rounding_step_releases_is_what_was_accounted(
+    name: str, arithmetic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_clipped_grad, "arithmetic_of", lambda precision: arithmetic)
     loss, params, batch = MODELS[name]()
     run = jaxdp.DPSGD(
         num_examples=6, expected_batch_size=3, steps=12, clip_norm=0.05, noise_multiplier=1.2, microbatch_size=2
