@@ -28,6 +28,8 @@ class Arithmetic:
         factor_roundoff: by how much, relatively, rounding them moves one at most.
         unit_roundoff: of an addition within a product, relatively, at most.
         convolutions: whether those of convolutions are rounded, too.
+        rounds_formed: whether those of gradients that are formed and kept are, too: else these are kept behind a barrier, as the
+            matrix unit makes them, where a pass over the factors costs more than one over them.
         packs: whether an operation costs more than copying small operands into one for them all, as on a CPU.
     """
 
@@ -35,6 +37,7 @@ class Arithmetic:
     factor_roundoff: float
     unit_roundoff: float
     convolutions: bool
+    rounds_formed: bool
     packs: bool
 
     @property
@@ -48,13 +51,15 @@ class Arithmetic:
 
 
 _HALF = 1.01 / 2  # of the last bit, and what computing it may add
-FLOAT32 = Arithmetic(23, 0.0, UNIT_ROUNDOFF, convolutions=True, packs=True)
+FLOAT32 = Arithmetic(23, 0.0, UNIT_ROUNDOFF, convolutions=True, rounds_formed=True, packs=True)
 # A TPU adds up in float32 and doesn't say how it rounds: to cut off is at most twice as bad as to round to the nearest.
-BFLOAT16 = Arithmetic(7, _HALF * 2.0**-7, 2 * UNIT_ROUNDOFF, convolutions=True, packs=False)
+BFLOAT16 = Arithmetic(7, _HALF * 2.0**-7, 2 * UNIT_ROUNDOFF, convolutions=True, rounds_formed=True, packs=False)
 # Tensor cores align the numbers that they add with the largest of them, and cut off what is below its last bits (Fasi, Higham,
 # Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021). Convolutions may be computed by transforms of their
 # operands, whose products are others.
-TENSORFLOAT32 = Arithmetic(10, _HALF * 2.0**-10, 4 * UNIT_ROUNDOFF, convolutions=False, packs=False)
+TENSORFLOAT32 = Arithmetic(
+    10, _HALF * 2.0**-10, 4 * UNIT_ROUNDOFF, convolutions=False, rounds_formed=False, packs=False
+)
 _ARITHMETIC = {"float32": FLOAT32, "tensorfloat32": TENSORFLOAT32, "bfloat16": BFLOAT16}
 
 

@@ -55,7 +55,7 @@ class Site:
         own: the layout of the equation's operand itself, its axes in the order that the component's uses share.
         swap: whether left and right are exchanged to agree with the component's other uses.
         pooled: whether the cotangents of all rows are the same, since nothing but the sum of the outputs is used.
-        rounded: whether the factors of its outer products are rounded to what a matrix unit reads.
+        rounded: whether the factors of its outer products are read as a matrix unit rounds them.
     """
 
     path: Path
@@ -126,9 +126,10 @@ class Component:
     anchors: tuple[Var, ...]
     choice: Choice
 
-    @property
-    def rounded_paths(self) -> list[Path]:
-        """Of the uses whose factors are rounded."""
+    def rounded_paths(self, arithmetic: Arithmetic) -> list[Path]:
+        """Of the uses whose factors are rounded before they are read."""
+        if self.is_single_row or (self.choice.form == "formed" and not arithmetic.rounds_formed):
+            return []
         return [site.path for site in self.sites if site.rounded]
 
     @property

@@ -7,6 +7,8 @@ most \(\delta c\,\lVert A\rVert_2 \lVert G\rVert_F\), so that it is no longer th
 \lVert A\rVert_F \lVert G\rVert_F\). The norm of M is taken in one of three ways. Products of numbers of either type are exact in
 float32, and a sum of n of them is off by \(\gamma_n\), relatively to the sum of their absolute values:
 
+A gradient that is formed and kept needs none of this: what is added up is what its norm is taken of.
+
 - a single row: \(\lVert M\rVert = R\), of rows that the matrix unit rounds itself, which makes them longer by \(1 + \delta\) each
   at most, or no longer if it cuts off;
 - Gram matrices: \(\lVert M\rVert^2 = \sum_{st} K_{st} L_{st}\) is off by at most

@@ -154,7 +154,7 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
 
     outs, *found, direct = jax.vmap(one)(batch)
     unrounded = _Factors(*found)
-    read = [path for component in plan.components if not component.is_single_row for path in component.rounded_paths]
+    read = [path for component in plan.components for path in component.rounded_paths(plan.arithmetic)]
     as_read = lambda path, value: rounded(value, plan.arithmetic) if path in read else cast_behind_barrier(value)
     factors = _Factors(
         {path: tuple(as_read(path, other) for other in others) for path, others in unrounded.operands.items()},
@@ -186,15 +186,21 @@ def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) 
         return [_Kept(anchor, [seen.direct[anchor]], _the_only_one) for anchor in component.anchors]
     factors, sites = seen.factors.of(component.sites), component.sites
     if len(sites) == 1 and component.anchors == component.sources:
-        pieces = jax.vmap(functools.partial(_form, component))(*factors)
+        pieces = _for_all_readers(plan, component, jax.vmap(functools.partial(_form, component))(*factors))
         return [_Kept(component.anchors[0], pieces, functools.partial(assemble, sites[0]))]
 
     def one(operands: list[Any], cotangents: list[Any]) -> list[Any]:
         each = [assemble(site, form_pieces(site, o, g)) for site, o, g in zip(sites, operands, cotangents, strict=True)]
         return _pull(plan, static, _by_source(component, each), component.anchors, rearranged=component.rearranged)
 
-    formed = cast_behind_barrier(jax.vmap(one)(*factors))
+    formed = _for_all_readers(plan, component, jax.vmap(one)(*factors))
     return [_Kept(anchor, [g], _the_only_one) for anchor, g in zip(component.anchors, formed, strict=True)]
+
+
+def _for_all_readers(plan: Plan, component: Component, formed: list[Any]) -> list[Any]:
+    """Gradients with one value for their norm and for their sum: what a matrix unit rounds itself is never computed twice."""
+    as_it_rounds = any(site.rounded for site in component.sites) and not plan.arithmetic.rounds_formed
+    return jax.lax.optimization_barrier(formed) if as_it_rounds else cast_behind_barrier(formed)
 
 
 def _form(component: Component, operands: list[Any], cotangents: list[Any]) -> list[Any]:
