@@ -227,19 +227,23 @@ def stacked_and_indexed(program: Program) -> None:
 
 
 def parts_of_weights(program: Program) -> None:
-    """Two to four parts of one weight, cut, indexed, split, gathered, joined and rearranged: some overlap, some don't."""
-    shape = tuple(int(n) for n in program.random.integers(1, 5, size=3))
-    w, count = program.weight(*shape), int(program.random.integers(2, 5))
-    cuts = [program.one_of("sliced", "indexed", "split", "gathered", "dynamic", "whole") for _ in range(count)]
-    axes = program.random.integers(0, 3, size=count).tolist()
-    bounds = [sorted(program.random.integers(0, shape[axis] + 1, size=2).tolist()) for axis in axes]
+    """Parts of one weight, cut, indexed, split, gathered, joined and rearranged, or parts of parts: some overlap, some don't."""
+    shape = (program.one_of(2, 4, 9), *(int(n) for n in program.random.integers(1, 4, size=2)))
+    w, count = program.weight(*shape), int(program.random.integers(2, 8))
+    usual = ("sliced", "sliced", "indexed", "dynamic")
+    cuts = [program.one_of(*usual, *program.one_of((), ("split", "gathered", "whole"))) for _ in range(count)]
+    axes = [program.one_of(0, 0, 0, 1, 2) for _ in range(count)]
+    starts = [int(program.random.integers(0, shape[axis] + 1)) for axis in axes]
+    bounds = [(low, low + int(program.random.integers(0, 4))) for low in starts]
     steps = program.random.integers(1, 3, size=count).tolist()
     orders = [program.random.permutation(3).tolist() for _ in range(count)]
-    forms = [program.one_of("as it is", "transposed", "flat", "reversed", "joined") for _ in range(count)]
-    directly = program.random.random(count) < 0.3
+    forms = [program.one_of("as it is", "as it is", "transposed", "flat", "reversed", "joined") for _ in range(count)]
+    directly = program.random.random(count) < program.one_of(0.0, 0.4, 1.0)
+    first = program.random.random(count) < 0.5  # cut out of a part that is cut out of the weight
 
     def cut(weight: Any, i: int) -> Any:
-        axis, (low, high), n = axes[i], bounds[i], shape[axes[i]]
+        axis, n = axes[i], weight.shape[axes[i]]
+        low, high = (min(bound, n) for bound in bounds[i])
         at = min(low, n - 1)
         if cuts[i] == "sliced":
             return jax.lax.slice_in_dim(weight, low, high, steps[i], axis)
@@ -248,7 +252,7 @@ def parts_of_weights(program: Program) -> None:
         if cuts[i] == "gathered":
             return jnp.take(weight, np.arange(n)[:: -steps[i]] if i % 2 else np.array([at, n - 1]), axis=axis)
         if cuts[i] == "dynamic":
-            return jax.lax.dynamic_slice_in_dim(weight, high, max(1, n - high), axis)
+            return jax.lax.dynamic_slice_in_dim(weight, low, max(min(high, n) - low, 1), axis)
         return jax.lax.index_in_dim(weight, at, axis, keepdims=False) if cuts[i] == "indexed" else weight
 
     def arranged(part: Any, i: int) -> Any:
@@ -262,8 +266,10 @@ def parts_of_weights(program: Program) -> None:
 
     def layer(p: Any, x: Any, rows: Any) -> Any:
         out = rows
+        part_of_all = p[w][: shape[0] - 1]
         for i in range(count):
-            part = arranged(cut(p[w], i), i)
+            whole = part_of_all if first[i] else p[w]
+            part = arranged(cut(whole, i), i)
             part = part.reshape(math.prod(part.shape[:-1]), part.shape[-1])
             given = jnp.sin(jnp.resize(rows, (rows.shape[0], part.shape[0])))
             used = given @ part.astype(rows.dtype)
@@ -276,6 +282,29 @@ def parts_of_weights(program: Program) -> None:
         f"{c} on {a} at {b} by {s}, {f}" for c, a, b, s, f in zip(cuts, axes, bounds, steps, forms, strict=True)
     )
     program.add(layer, f"parts of a weight {shape}: {what}, directly {directly.tolist()}")
+
+
+def overlapping_pairs(program: Program) -> None:
+    """Two places of a weight, apart from one another, at each of which two parts overlap; some are parts of a part."""
+    w = program.weight(10, program.width)
+    wholes = [program.one_of("the weight", "a part", "joined") for _ in range(4)]
+    pairs = (
+        [(0, int(program.random.integers(1, 4)), 0), (0, 3, 1)],
+        [(5, 8, 2), (int(program.random.integers(4, 7)), 8, 3)],
+    )
+    other = program.weight(2, program.width)
+    ruled = program.random.random() < 0.3
+
+    def layer(p: Any, x: Any, rows: Any) -> Any:
+        scale, whole = jnp.mean(rows), {"the weight": p[w], "a part": p[w][:9]}
+        for low, high, i in (*pairs[0], *pairs[1]):
+            joined = wholes[i] == "joined"
+            part = jnp.concatenate([p[w][low:high], p[other]]) if joined else whole[wholes[i]][low:high]
+            used = jnp.sin(rows) @ part.T if ruled and i > 1 else jnp.sin(part * scale)
+            rows = rows + jnp.mean(used).astype(rows.dtype)
+        return jnp.tanh(rows)
+
+    program.add(layer, f"pairs of parts that overlap: {pairs} of {wholes}, by a rule: {ruled}")
 
 
 def recurrent(program: Program) -> None:
@@ -401,7 +430,7 @@ LAYERS = (
     transformed_weight,
     stacked_and_indexed,
     parts_of_weights,
-    parts_of_weights,
+    overlapping_pairs,
     recurrent,
     branch,
     custom_gradient,

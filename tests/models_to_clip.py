@@ -409,6 +409,43 @@ def parts_of_a_weight_that_overlap() -> Problem:
 
 
 @model
+def parts_of_parts_that_overlap() -> Problem:
+    """Two parts that share entries are cut out of one part, which others are cut out of, too."""
+
+    def loss(p: Any, x: Any) -> Any:
+        part = p["w"][0:9]
+        y = square(part[0:2] * x[:2]) + square(jnp.sin(part[1:3] * x[2:]))
+        return y + square(part[5:7] * x[:2]) + square(jnp.sin(p["w"][6:8] * x[1:3])) + square(p["w"][5:7] * x[0])
+
+    return of_weights(loss, normal(9, 6, 4), w=(12,))
+
+
+@model
+def pairs_of_parts_that_overlap_pair_by_pair() -> Problem:
+    def loss(p: Any, x: Any) -> Any:
+        w, v = p["w"], p["v"]
+        first = jnp.sum(jnp.sin(w[0:2] * x[:2]) + jnp.sin(w[1:3] * x[2:]))
+        second = jnp.sum(jnp.sin(w[5:7] * x[:2]) + jnp.sin(w[6:8] * x[1:3]))
+        joined = square(jnp.sin(jnp.concatenate([v[0:2], p["a"]]) * x)) + square(v[0:2] * x[:2])
+        return (
+            first + second + joined + square(jnp.sin(jnp.concatenate([v[2:4], p["b"]]) * x)) + square(v[2:4] * x[1:3])
+        )
+
+    return of_weights(loss, normal(9, 6, 4), w=(8,), v=(4,), a=(2,), b=(2,))
+
+
+@model
+def parts_at_numbers_that_are_cast() -> Problem:
+    def loss(p: Any, x: Any) -> Any:
+        places = (jnp.arange(3.0) * 1.5).astype(jnp.int32)
+        at = jnp.float32(257.0).astype(jnp.bfloat16).astype(jnp.int32) - 255
+        w = jax.lax.dynamic_slice(p["w"].astype(jnp.float32), (at, jnp.int32(0)), (2, 4))
+        return square(jnp.sin(p["w"][places] @ x)) + square(jnp.tanh(w @ x))
+
+    return of_weights(loss, normal(9, 6, 4), w=(8, 4))
+
+
+@model
 def parts_of_a_weight_gathered_by_constants() -> Problem:
     def loss(p: Any, x: Any) -> Any:
         y = jnp.tanh(x + p["positions"][jnp.arange(4)])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from ..._types import Params
 from ...jaxprs import evaluate
-from ...jaxprs._jaxpr import Eqn, Var, bind, is_cast
+from ...jaxprs._jaxpr import Eqn, Literal, Var, bind, is_cast
 from .._arithmetic import Arithmetic, rounded, rounded_on_its_way
 from .._clip import (
     ClippedSum,
@@ -55,7 +55,7 @@ class _Seen(NamedTuple):
         outs: what the loss returned.
         factors: as products read them, rounded where they are.
         unrounded: as they were computed.
-        direct: gradients by anchor.
+        direct: gradients with respect to what is used without a rule, in its type.
     """
 
     outs: list[Any]
@@ -131,16 +131,16 @@ def sum_by_ghost(
 
 def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _Seen:
     sites = plan.sites
-    # Values, lest an anchor's gradient come through the uses of other components, too.
+    # All that is used is given, so that nothing is differentiated through what another use computes.
     held = _values(plan, static, [v for component in plan.components if component.sites for v in component.sources])
-    anchors = _values(plan, static, [v for component in plan.components if component.direct for v in component.anchors])
+    used = _values(plan, static, [v for component in plan.components if component.direct for v in component.sources])
     first = len(plan.shapes)
 
     def one(example: list[Any]) -> tuple[Any, ...]:
         args = [*static[:first], *example, *static[first + len(example) :]]
 
         def loss(taps: Any, direct: list[Any]) -> tuple[Any, Any]:
-            known = held | dict(zip(anchors, direct, strict=True))
+            known = held | dict(zip(used, direct, strict=True))
             outs, operands = run_tapped(plan.jaxpr, args, taps, known)
             others = {
                 path: tuple(v for i, v in enumerate(values) if i != sites[path].operand)
@@ -148,7 +148,7 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
             }
             return outs[0], (outs, others)
 
-        value, pull, (outs, operands) = jax.vjp(loss, make_taps(sites), list(anchors.values()), has_aux=True)
+        value, pull, (outs, operands) = jax.vjp(loss, make_taps(sites), list(used.values()), has_aux=True)
         cotangents, gradients = pull(jnp.ones((), value.dtype))
         return outs, operands, cotangents, gradients
 
@@ -160,7 +160,7 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
         {path: tuple(as_read(path, other) for other in others) for path, others in unrounded.operands.items()},
         {path: as_read(path, cotangent) for path, cotangent in unrounded.cotangents.items()},
     )
-    return _Seen(outs, factors, unrounded, dict(zip(anchors, cast_behind_barrier(direct), strict=True)))
+    return _Seen(outs, factors, unrounded, dict(zip(used, direct, strict=True)))
 
 
 def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
@@ -182,8 +182,13 @@ def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
 
 def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> list[_Kept]:
     """The gradient of every example with respect to the component's anchors, in float32."""
+    pull = functools.partial(_pull, plan, static, anchors=component.anchors, rearranged=component.rearranged)
     if component.direct:
-        return [_Kept(anchor, [seen.direct[anchor]], _the_only_one) for anchor in component.anchors]
+        found = [seen.direct[source] for source in component.sources]
+        found = cast_behind_barrier(found) if component.rearranged else found
+        pulled = jax.vmap(lambda parts: pull(dict(zip(component.sources, parts, strict=True))))(found)
+        kept = zip(component.anchors, cast_behind_barrier(pulled), strict=True)
+        return [_Kept(anchor, [g], _the_only_one) for anchor, g in kept]
     factors, sites = seen.factors.of(component.sites), component.sites
     if len(sites) == 1 and component.anchors == component.sources:
         pieces = _for_all_readers(plan, component, jax.vmap(functools.partial(_form, component))(*factors))
@@ -191,7 +196,7 @@ def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) 
 
     def one(operands: list[Any], cotangents: list[Any]) -> list[Any]:
         each = [assemble(site, form_pieces(site, o, g)) for site, o, g in zip(sites, operands, cotangents, strict=True)]
-        return _pull(plan, static, _by_source(component, each), component.anchors, rearranged=component.rearranged)
+        return pull(_by_source(component, each))
 
     formed = _for_all_readers(plan, component, jax.vmap(one)(*factors))
     return [_Kept(anchor, [g], _the_only_one) for anchor, g in zip(component.anchors, formed, strict=True)]
@@ -258,14 +263,19 @@ def _pull(
 ) -> list[Any]:
     """Gradients with respect to anchors, from those with respect to values computed from them.
 
-    Where these are rearranged leaves this is done in float32, whatever types the leaves are cast to on their way.
+    Where these are rearranged leaves this is done in float32, whatever types the leaves are cast to on their way. What else is
+    cast, such as an index, stays so.
     """
     parts = list(gradients.values())
     if list(gradients) == list(anchors):
         return [part.reshape(v.aval.shape) for v, part in zip(anchors, parts, strict=True)]
 
+    of_anchors = set(anchors)
+
     def run(eqn: Eqn, operands: list[Any]) -> list[Any]:
-        return operands if rearranged and is_cast(eqn) else bind(eqn, operands)
+        moved = any(v in of_anchors for v in eqn.invars if not isinstance(v, Literal))
+        of_anchors.update(eqn.outvars if moved else ())
+        return operands if rearranged and moved and is_cast(eqn) else bind(eqn, operands)
 
     def sources(values: list[Any]) -> list[Any]:
         known = dict(zip(anchors, values, strict=True))
