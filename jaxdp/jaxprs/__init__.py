@@ -2,9 +2,12 @@
 
 `_jaxpr` is the one module that touches what JAX keeps unstable of its programs (what it tells of batched and sharded values,
 `jaxdp.noise._copies` reads); `_evaluate` is the one evaluator, which takes a hook
-for the equations that are to be computed in another way; `_convolutions` runs a program with its convolutions in the order that
-CPUs have fast code for.
+for the equations that are to be computed in another way; `_convolutions` brings axes into the order that compilers have fast code
+for.
 """
 
-from ._convolutions import with_ordered_convolutions as with_ordered_convolutions
+from ._convolutions import (
+    in_order_on_tpus as in_order_on_tpus,
+    with_ordered_convolutions as with_ordered_convolutions,
+)
 from ._evaluate import constant_value as constant_value, evaluate as evaluate

@@ -1,4 +1,4 @@
-"""Convolutions put in order compute what they computed before, wherever they stand."""
+"""Convolutions put in order compute what they computed before, wherever they stand, and so do those arranged for a TPU."""
 
 from typing import Any
 
@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 
+import jaxdp
 from jaxdp.jaxprs._convolutions import with_ordered_convolutions
 from jaxdp.jaxprs._jaxpr import CONV, parts_of, subjaxprs
 
@@ -72,6 +74,27 @@ def test_ordered_convolutions_give_the_same_values_and_are_all_in_order(fn: Any)
         numbers = eqn.params["dimension_numbers"]
         assert numbers.lhs_spec == numbers.out_spec == (0, 3, 1, 2)
         assert numbers.rhs_spec == (3, 2, 0, 1)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("channels", [3, 9])
+def test_what_is_compiled_for_a_tpu_gives_the_same_clipped_sum(channels: int, precision: str) -> None:
+    """Its program, run here: few channels, or examples laid out one after another."""
+    x, kernel = jax.random.normal(jax.random.key(0), (5, 9, 8, channels)), jnp.zeros((3, 2, channels, 9)) + 0.3
+    same = lambda params, x: jax.lax.conv_general_dilated(
+        x[None], params, (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    clipped = jaxdp.clipped_grad(
+        lambda params, x: jnp.sum(jnp.sin(same(params, x))), clip_norm=1.0, precision=precision
+    )
+    here = jax.jit(lambda params, x: clipped(params, x).grads)
+    anywhere = [
+        export.DisabledSafetyCheck.platform(),
+        export.DisabledSafetyCheck.custom_call("LayoutConstraint"),
+    ]
+    there = export.export(here, platforms=["tpu"], disabled_checks=anywhere)(kernel, x)
+    assert ("LayoutConstraint" in there.mlir_module()) == (channels == 9)
+    np.testing.assert_allclose(there.call(kernel, x), here(kernel, x), rtol=1e-4, atol=1e-6)
 
 
 def convolutions(jaxpr: Any) -> Any:

@@ -11,6 +11,7 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 
+from ....jaxprs import in_order_on_tpus
 from ....jaxprs._jaxpr import CONV, Eqn
 from ._rule import Dense, Layout, OuterProducts, Pieces, Rule, knows_settings
 
@@ -61,11 +62,27 @@ def gradient(
     precision: jax.lax.Precision,
 ) -> list[jax.Array]:
     """One example's gradient, a matrix product for each position in the kernel, or one with all patches."""
-    right = _right(eqn, how, cotangent)
-    multiply = lambda left: jnp.einsum("etp,etd->epd", left, right, precision=precision)
     if _is_one_piece(eqn):
-        return [multiply(_patches(eqn, how, others[0]))]
-    return [multiply(left) for left in _shifted_inputs(eqn, others[0])]
+        return [_product_of_few_channels(_patches(eqn, how, others[0]), _right(eqn, how, cotangent), precision)]
+    # Positions on their own axes: products read shifted slices where they are, which as rows would be copied first.
+    x, right = in_order_on_tpus(others[0]), _outputs(eqn, in_order_on_tpus(cotangent))
+    positions = tuple(range(right.ndim - 2))
+    axes = (positions, positions), ((right.ndim - 2,), (right.ndim - 2,))
+    return [jax.lax.dot_general(left, right, axes, precision=precision) for left in _shifted_inputs(eqn, x)]
+
+
+def _product_of_few_channels(left: jax.Array, right: jax.Array, precision: jax.lax.Precision) -> jax.Array:
+    """[E, p, d] of [E, T, p] and [E, T, d].
+
+    A TPU pads the last axis to 128 entries. There it is the rows', of which there are many.
+    """
+    last = lambda rows: jnp.swapaxes(rows, 1, 2)
+    return jax.lax.platform_dependent(
+        left,
+        right,
+        tpu=lambda left, right: jnp.einsum("ept,edt->epd", last(left), last(right), precision=precision),
+        default=lambda left, right: jnp.einsum("etp,etd->epd", left, right, precision=precision),
+    )
 
 
 def assemble(eqn: Eqn, operand: int, how: Layout, pieces: Pieces) -> jax.Array:
@@ -84,18 +101,32 @@ def _is_one_piece(eqn: Eqn) -> bool:
 
 
 def _patches(eqn: Eqn, how: Layout, x: jax.Array) -> jax.Array:
-    return jnp.concatenate(list(_shifted_inputs(eqn, x)), axis=2)
+    return jnp.concatenate([_in_rows(how, seen) for seen in _shifted_inputs(eqn, x)], axis=2)
 
 
 def _right(eqn: Eqn, how: Layout, cotangent: jax.Array) -> jax.Array:
+    return _in_rows(how, _outputs(eqn, cotangent))
+
+
+def _in_rows(how: Layout, positions: jax.Array) -> jax.Array:
+    """[groups, T, channels] of [*positions, groups, channels]."""
+    return jnp.moveaxis(positions.reshape(how.rows, *positions.shape[-2:]), 1, 0)
+
+
+def _outputs(eqn: Eqn, cotangent: jax.Array) -> jax.Array:
+    """[*positions, groups, channels]."""
     batch, channel, *positions = eqn.params["dimension_numbers"].out_spec
-    rows = jnp.transpose(cotangent, (batch, *positions, channel)).reshape(how.rows, how.stack, how.right)
-    return jnp.moveaxis(rows, 1, 0)
+    return _in_groups(eqn, jnp.transpose(cotangent, (batch, *positions, channel)))
+
+
+def _in_groups(eqn: Eqn, positions: jax.Array) -> jax.Array:
+    groups = eqn.params["feature_group_count"]
+    return positions.reshape(*positions.shape[:-1], groups, positions.shape[-1] // groups)
 
 
 def _shifted_inputs(eqn: Eqn, x: jax.Array) -> Iterator[jax.Array]:
-    """For each position in the kernel, what it sees of the input at every output position: [groups, T, channels]."""
-    numbers, groups = eqn.params["dimension_numbers"], eqn.params["feature_group_count"]
+    """For each position in the kernel, what it sees of the input at every output position: [*positions, groups, channels]."""
+    numbers = eqn.params["dimension_numbers"]
     batch, channel, *space = numbers.lhs_spec
     window = [eqn.invars[1].aval.shape[i] for i in numbers.rhs_spec[2:]]
     out = [eqn.outvars[0].aval.shape[i] for i in numbers.out_spec[2:]]
@@ -107,7 +138,7 @@ def _shifted_inputs(eqn: Eqn, x: jax.Array) -> Iterator[jax.Array]:
         start = [o * d for o, d in zip(offset, dilation, strict=True)]
         stop = [s + (n - 1) * by + 1 if n else s for s, n, by in zip(start, out, strides, strict=True)]
         seen = jax.lax.slice(x, (0, *start, 0), (x.shape[0], *stop, x.shape[-1]), (1, *strides, 1))
-        yield jnp.moveaxis(seen.reshape(-1, groups, x.shape[-1] // groups), 1, 0)
+        yield _in_groups(eqn, seen)
 
 
 def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
