@@ -31,6 +31,7 @@ from workloads import WORKLOADS, Workload
 
 import jaxdp
 from jaxdp.jaxprs._convolutions import with_ordered_convolutions
+from jaxdp.runs._device import in_words, memory_of
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -93,9 +94,9 @@ def measure(options: Options, workload: Workload) -> list[Variant]:
         programs["gradient, microbatched"] = _microbatched(programs["gradient, vmapped"], rows)
     compiled, variants = [], []
     for name, program in programs.items():
-        call, variant = _compile(workload, name, program, params, batch)
-        compiled.append(call)
-        variants.append(variant)
+        if found := _compile(workload, name, program, params, batch):
+            compiled.append(found[0])
+            variants.append(found[1])
     for pair in range(options.pairs):
         for call, variant in zip(compiled, variants, strict=True):
             if pair >= 3 and variant.median > 1000 and variant.name in ("clipped, ghost", "clipped, vmap"):
@@ -121,13 +122,18 @@ def _microbatched(gradient: Callable[..., Any], rows: int) -> Callable[..., Any]
     return mean
 
 
-def _compile(workload: Workload, name: str, program: Any, params: Any, batch: Any) -> tuple[Any, Variant]:
+def _compile(workload: Workload, name: str, program: Any, params: Any, batch: Any) -> tuple[Any, Variant] | None:
+    """The program, run once; None, with a line, for one that the device hasn't the memory for, by the compiler's figure."""
     start = time.perf_counter()
     compiled = jax.jit(program).lower(params, batch).compile()
     seconds = time.perf_counter() - start
-    jax.block_until_ready(compiled(params, batch))
-    analysis = compiled.memory_analysis()
+    analysis, room = compiled.memory_analysis(), memory_of(jax.devices()[0])
     memory = analysis.temp_size_in_bytes / 2**20 if analysis else float("nan")
+    if room is not None and memory * 2**20 > room:
+        has = f"{in_words(jax.devices()[0])} has {room / 2**30:,.1f}"
+        print(f"{workload.name}, {name}: needs {memory / 2**10:,.1f} GiB, and {has}: left out", file=sys.stderr)
+        return None
+    jax.block_until_ready(compiled(params, batch))
     return compiled, Variant(workload.name, name, workload.batch_size, seconds, memory)
 
 
@@ -139,7 +145,10 @@ def _sweep(options: Options) -> list[Variant]:
             for microbatch in (None, 64):
                 program = jaxdp.clipped_grad(workload.loss, clip_norm=1.0, microbatch_size=microbatch)
                 title = "clipped" if microbatch is None else f"clipped, microbatch {microbatch}"
-                call, variant = _compile(workload, title, program, workload.params, workload.batch)
+                found = _compile(workload, title, program, workload.params, workload.batch)
+                if found is None:
+                    continue
+                call, variant = found
                 for repeat in range(21):
                     if repeat >= 5 and sum(variant.milliseconds) > 4000:
                         break

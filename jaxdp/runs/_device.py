@@ -39,7 +39,7 @@ def check_room(device: Any, model: Classifier, *inputs: np.ndarray, fix: str) ->
         inputs: [n, ...] each, of one kind.
         fix: what to change.
     """
-    room, number = _memory_of(device), sum(map(len, inputs))
+    room, number = memory_of(device), sum(map(len, inputs))
     one = jax.eval_shape(model.prepare, jax.ShapeDtypeStruct((1, *inputs[0].shape[1:]), inputs[0].dtype))
     needed = number * one.size * one.dtype.itemsize
     if room is not None and needed > room:
@@ -49,7 +49,7 @@ def check_room(device: Any, model: Classifier, *inputs: np.ndarray, fix: str) ->
         )
 
 
-def _memory_of(device: Any) -> int | None:
+def memory_of(device: Any) -> int | None:
     """Bytes of memory in all; None where nobody tells."""
     if statistics := device.memory_stats():
         return statistics.get("bytes_limit")
