@@ -200,13 +200,14 @@ def _plot(variants: list[Variant], path: Path, *, sweep: bool) -> None:
         names = list(dict.fromkeys(v.workload for v in variants))
         shown = [n for n in dict.fromkeys(v.name for v in variants) if n.startswith("clipped") or n.endswith("private")]
         for i, title in enumerate(shown):
-            ratios = []
-            for name in names:
+            at, ratios = [], []
+            for k, name in enumerate(names):
                 own = [v for v in variants if v.workload == name]
-                one = next(v for v in own if v.name == title)
-                ratios.append(one.median / reference(own, title).median)
+                for one in (v for v in own if v.name == title):  # none that was left out
+                    at.append(k)
+                    ratios.append(one.median / reference(own, title).median)
             width = 0.86 / len(shown)
-            positions = [k + (i - (len(shown) - 1) / 2) * width for k in range(len(names))]
+            positions = [k + (i - (len(shown) - 1) / 2) * width for k in at]
             bars = axes.bar(positions, ratios, width=0.92 * width, label=title)
             axes.bar_label(bars, labels=[f"{r:.2f}" if r < 10 else f"{r:.0f}" for r in ratios], fontsize=6)
         axes.axhline(1, color="black", linewidth=0.8)
