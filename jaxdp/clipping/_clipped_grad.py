@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._spread import Spread
 from .._types import Batch, LossFn, Params
 from ..jaxprs import with_ordered_convolutions
 from ..sampling import Draw
@@ -146,6 +147,7 @@ class ClippedGrad:
         usual_size: float,
         rng: Key[Array, ""] | None = None,
         rule_state: Any = None,
+        spread: Spread | None = None,
     ) -> DrawSums:
         """The sum of clipped gradients of a draw's examples, gathered a microbatch at a time, with nothing kept of each.
 
@@ -159,6 +161,7 @@ class ClippedGrad:
             usual_size: a number of examples that few draws exceed; microbatches are made to fill it.
             rng: as for a call; an example's key follows from its position in the draw.
             rule_state: as for a call.
+            spread: over which devices each microbatch is divided; one by default.
 
         Returns:
             A `DrawSums`.
@@ -170,8 +173,16 @@ class ClippedGrad:
         check_loss(self.loss_fn, self.has_aux, params, data, shared, rng)
         loss = self.trace(params, data, shared, None if rng is None else example_keys(rng, 1))
         positions = check_batch(data)
-        microbatch_size = min(self.usual_microbatch_size(loss, params, usual_size), positions)
+        parts = 1 if spread is None else spread.parts
+        microbatch_size = min(self.usual_microbatch_size(loss, params, usual_size, parts), positions)
+        microbatch_size = parts * math.ceil(microbatch_size / parts)
         take, used = gather_drawn(data, draw, microbatch_size)
+
+        def examples_at(start: Any) -> Examples:
+            batch, mask = take(start)
+            if spread is not None:
+                batch, mask = spread.divide((batch, mask))
+            return _with_keys(batch, mask, rng, start)
 
         def process(examples: Examples) -> tuple[Any, Any]:
             grads, losses, norms, aux = self.sum_at_once(loss, params, examples, shared, clip_norm)
@@ -182,7 +193,7 @@ class ClippedGrad:
 
         (grads, observed, (losses, clipped, aux)), _ = reduce_examples(
             process,
-            lambda start: _with_keys(*take(start), rng, start),
+            examples_at,
             used=used,
             positions=positions,
             microbatch_size=microbatch_size,
@@ -246,12 +257,12 @@ class ClippedGrad:
             self.loss_fn, self.has_aux, params, batch, shared, keys, groups, arithmetic_of(self.precision)
         )
 
-    def usual_microbatch_size(self, loss: Traced | None, params: Params, examples: float) -> int:
-        """How many of a batch's examples to process at once: as the user says, or under "auto" what suits the device, or all."""
+    def usual_microbatch_size(self, loss: Traced | None, params: Params, examples: float, devices: int = 1) -> int:
+        """How many of a batch's examples to process at once: as the user says, or under "auto" what suits each device, or all."""
         if self.microbatch_size is not None or self.method != "auto" or loss is None:
             return self.microbatch_size or math.ceil(examples)
         parameters = sum(4 * jnp.size(leaf) for leaf in jax.tree.leaves(params))
-        return usual_microbatch_size(examples, loss.plan.activations, parameters)
+        return devices * usual_microbatch_size(examples / devices, loss.plan.activations, parameters)
 
     def sum_at_once(
         self, loss: Traced | None, params: Params, examples: Examples, shared: tuple[Any, ...], clip_norm: Any

@@ -360,6 +360,11 @@ class DPSGD:
     ) -> PrivateStep:
         """The whole private step, compiled once: draw, gather, clip, add noise, update.
 
+        On several devices it runs as the user's arrays are laid out, by `jax.sharding.NamedSharding` on one mesh: parameters
+        stay where they are, replicated or divided; each microbatch is divided over the axes that the data's rows are divided
+        over, or, where every device has all data, over those that no parameter is divided over. Draws and noise are the same
+        on every mesh, and so is epsilon.
+
         Args:
             loss_fn: `loss_fn(params, example, *shared) -> scalar`, the loss of one example; a parameter named `rng`, if
                 it has one, gets a key of each example's own. With `has_aux` it returns `(scalar, aux)`.

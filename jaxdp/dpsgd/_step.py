@@ -17,11 +17,11 @@ from jaxtyping import Array, Float, Int32, Key, UInt32
 
 from .. import _checks
 from .._errors import UsageError
+from .._spread import Spread, spread_of
 from .._types import LossFn, Params
 from ..accounting import Ledger
-from ..clipping import DrawSums, check_batch, check_params, takes_rng
+from ..clipping import check_batch, check_params, takes_rng
 from ..noise._keys import Domain, nonce_in_hex, nonce_of, own_key
-from ..sampling import Draw
 from ..transforms import check_numbers, check_suitable, check_transform, in_float32
 from ._description import Run
 from ._self_check import self_check, signature
@@ -124,7 +124,7 @@ class PrivateStep:
         self._takes_rng = takes_rng(loss_fn)
         self._checks_itself = self_check
         self._checked: set[Any] = set()
-        self._compiled = jax.jit(self._scan, static_argnames="num_steps", donate_argnames="carry")
+        self._compiled = jax.jit(self._scan, static_argnames=("num_steps", "spread"), donate_argnames="carry")
 
     def init(self, params: Params, key: Key[Array, ""]) -> TrainState:
         """The state before the first step.
@@ -238,7 +238,10 @@ class PrivateStep:
         shared = self._grad_fn.check_shared(shared, None, "step(state, (X, Y))")
         self._check_gradients(state, data, shared)
         carry = (state.params, state.opt_state, state.rule_state, state.noise_state)
-        carry, metrics = self._compiled(carry, state.keys, jnp.int32(state.step), data, shared, num_steps=num_steps)
+        if spread := spread_of(carry, state.params, data):
+            carry = spread.place(carry)
+        first = jnp.int32(state.step)
+        carry, metrics = self._compiled(carry, state.keys, first, data, shared, num_steps=num_steps, spread=spread)
         params, opt_state, rule_state, noise_state = carry
         changed = {"params": params, "opt_state": opt_state, "rule_state": rule_state, "noise_state": noise_state}
         return state._replace(**changed, step=made), metrics
@@ -251,37 +254,51 @@ class PrivateStep:
             self._checked.add(kind)
 
     def _scan(
-        self, carry: tuple[Any, ...], keys: RunKeys, first: Any, data: Any, shared: Any, *, num_steps: int
+        self, carry: tuple[Any, ...], *args: Any, num_steps: int, spread: Spread | None
     ) -> tuple[tuple[Any, ...], StepMetrics]:
-        one_step = partial(self._one_step, keys, data, shared)
+        steps = partial(self._steps, num_steps, spread)
+        return steps(carry, *args) if spread is None else spread.run(steps, carry, *args)
+
+    def _steps(
+        self,
+        num_steps: int,
+        spread: Spread | None,
+        carry: tuple[Any, ...],
+        keys: RunKeys,
+        first: Any,
+        data: Any,
+        shared: Any,
+    ) -> tuple[tuple[Any, ...], StepMetrics]:
+        one_step = partial(self._one_step, keys, data, shared, spread)
         if num_steps == 1:  # outside a loop, where a CPU has fewer things to wait for
             carry, metrics = one_step(carry, first)
             return carry, jax.tree.map(lambda leaf: leaf[None], metrics)
         return jax.lax.scan(one_step, carry, first + jnp.arange(num_steps, dtype=jnp.int32))
 
     def _one_step(
-        self, keys: RunKeys, data: Any, shared: Any, carry: tuple[Any, ...], step: Any
+        self, keys: RunKeys, data: Any, shared: Any, spread: Spread | None, carry: tuple[Any, ...], step: Any
     ) -> tuple[tuple[Any, ...], StepMetrics]:
         params, opt_state, rule_state, noise_state = carry
         sampler = self.run.sampler(keys.sampling)
         loss_key = jax.random.fold_in(keys.loss, step)
         draw = sampler.draw(step)
-        sums = self._clipped_sum(params, data, shared, draw, sampler.usual_size, loss_key, rule_state)
+        # Microbatches fill a draw of the usual size: few draws need a further, mostly empty one.
+        sums = self._grad_fn.sum_draw(
+            params,
+            data,
+            draw,
+            *shared,
+            usual_size=sampler.usual_size,
+            rng=loss_key if self._takes_rng else None,
+            rule_state=rule_state,
+            spread=spread,
+        )
         noise = self.run.privatize(keys.noise)
         means, noise_state = noise.update(sums.grads, noise_state, sensitivity=sums.sensitivity)
         updates, opt_state = self._optimizer.update(means, opt_state, params)
         totals = (sums.losses, sums.clipped, sums.aux)
         metrics = StepMetrics(draw.size, *jax.tree.map(lambda total: total / draw.size.astype(jnp.float32), totals))
         return (optax.apply_updates(params, updates), opt_state, sums.rule_state, noise_state), metrics
-
-    def _clipped_sum(
-        self, params: Params, data: Any, shared: Any, draw: Draw, usual_size: float, loss_key: Any, rule_state: Any
-    ) -> DrawSums:
-        """A draw's sums. Microbatches fill a draw of the usual size: few draws need a further, mostly empty one."""
-        rng = loss_key if self._takes_rng else None
-        return self._grad_fn.sum_draw(
-            params, data, draw, *shared, usual_size=usual_size, rng=rng, rule_state=rule_state
-        )
 
 
 def _check_state(state: Any, name: str) -> None:

@@ -36,7 +36,7 @@ def a_step(
     run = jaxdp.DPSGD(num_examples=num_examples, **{**usual, **how})
     step = run.make_step(loss, optax.sgd(0.1), has_aux=has_aux, self_check=self_check, precision=precision)
     metrics = jaxdp.StepMetrics(jnp.zeros(1, jnp.int32), jnp.zeros(1), jnp.zeros(1), None)
-    step._compiled = lambda carry, *rest, num_steps: (carry, metrics)
+    step._compiled = lambda carry, *rest, num_steps, spread: (carry, metrics)
     return step
 
 

@@ -1,0 +1,142 @@
+"""Runs on meshes of eight devices, against one device: a process of its own, since devices are counted where JAX starts.
+
+XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/dpsgd/on_meshes.py            # all layouts
+XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/dpsgd/on_meshes.py rows
+"""
+
+import re
+import sys
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+import jaxdp
+from jaxdp._spread import spread_of
+
+N = 512
+RUN = jaxdp.DPSGD(num_examples=N, expected_batch_size=60, steps=20, clip_norm=0.1, noise_multiplier=1.0)
+KEYS = jax.random.split(jax.random.key(0), 4)
+DATA = (jax.random.normal(KEYS[0], (N, 16)), jax.random.randint(KEYS[1], (N,), 0, 10))
+PARAMS = {
+    "in": jax.random.normal(KEYS[2], (16, 128)),
+    "bias": jnp.zeros(128),
+    "out": jax.random.normal(KEYS[3], (128, 10)),
+}
+STEPS = 5
+
+
+# The mean that it was given last, as it is.
+REMEMBERS = optax.GradientTransformation(
+    lambda params: jax.tree.map(jnp.zeros_like, params), lambda updates, state, params=None: (updates, updates)
+)
+
+
+def loss(params: Any, example: Any) -> Any:
+    x, y = example
+    hidden = jnp.tanh(x @ params["in"] + params["bias"])
+    return optax.softmax_cross_entropy_with_integer_labels(hidden @ params["out"], y)
+
+
+def constant(params: Any, example: Any) -> Any:
+    """No gradient: what parameters become is noise alone."""
+    return 0.0 * loss(params, example)
+
+
+def trained(loss: Any, params: Any, data: Any, steps: int = STEPS) -> tuple[Any, Any, Any]:
+    optimizer, traced = REMEMBERS if loss is constant else optax.adam(0.01), []
+    update = lambda *args: traced.append(None) or optimizer.update(*args)
+    step = RUN.make_step(loss, optimizer._replace(update=update), self_check=loss is not constant)
+    state, drawn, times = step.init(params, jax.random.key(7)), [], []
+    for _ in range(steps):
+        state, metrics = step(state, data)
+        drawn.append(int(metrics.examples))
+        times.append(len(traced))
+    assert times[0] == times[-1], "compiled once"
+    return state, drawn, step
+
+
+def placed(mesh: Mesh, tree: Any, spec: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.device_put(leaf, NamedSharding(mesh, spec(leaf))), tree)
+
+
+def everywhere(leaf: Any) -> PartitionSpec:
+    del leaf
+    return PartitionSpec()
+
+
+def rows(leaf: Any) -> PartitionSpec:
+    del leaf
+    return PartitionSpec("data")
+
+
+def fully(leaf: Any) -> PartitionSpec:
+    return PartitionSpec("data") if leaf.ndim > 1 else PartitionSpec()
+
+
+def tensors(leaf: Any) -> PartitionSpec:
+    return PartitionSpec(None, "model") if leaf.shape == (16, 128) else PartitionSpec()
+
+
+LAYOUTS = {
+    "rows": ((8,), ("data",), everywhere, rows),
+    "everywhere": ((8,), ("data",), everywhere, everywhere),
+    "two": ((2,), ("data",), everywhere, rows),
+    "fully": ((8,), ("data",), fully, rows),
+    "tensors": ((4, 2), ("data", "model"), tensors, rows),
+    "tensors, data everywhere": ((4, 2), ("data", "model"), tensors, everywhere),
+}
+
+
+def main(chosen: list[str]) -> None:
+    alone, drawn, _ = trained(loss, PARAMS, DATA)
+    noise, _, _ = trained(constant, PARAMS, DATA)
+    for i, (shape, names, of_params, of_data) in enumerate(LAYOUTS[name] for name in chosen or LAYOUTS):
+        for kind in (AxisType.Explicit, AxisType.Auto)[slice(None) if not chosen else slice(i % 2, i % 2 + 1)]:
+            devices = jax.devices()[: int(np.prod(shape))]
+            mesh = jax.make_mesh(shape, names, axis_types=(kind,) * len(shape), devices=devices)
+            params, data = placed(mesh, PARAMS, of_params), placed(mesh, DATA, of_data)
+            state, found, step = trained(loss, params, data)
+            assert found == drawn, "the same draws"
+            close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+            jax.tree.map(close, state.params, alone.params)
+            for name, leaf in state.params.items():
+                assert leaf.sharding.is_equivalent_to(params[name].sharding, leaf.ndim), f"{name} stays where it was"
+            noisy, _, _ = trained(constant, params, data)
+            jax.tree.map(np.testing.assert_array_equal, noisy.opt_state, noise.opt_state)
+            check_work(step, state, data)
+    refuse_other_meshes()
+    print("the same on every mesh")
+
+
+def check_work(step: Any, state: Any, data: Any) -> None:
+    """Every device computes its part of a microbatch: no product has all of its rows."""
+    carry = (state.params, state.opt_state, state.rule_state, state.noise_state)
+    spread = spread_of(carry, state.params, data)
+    assert spread is not None
+    lowered = step._compiled.lower(carry, state.keys, jnp.int32(0), data, (), num_steps=1, spread=spread)
+    text = lowered.compile().as_text()
+    rows = {int(n) for n in re.findall(r"= f32\[(\d+),(?:128|64)\]\S* (?:dot|fusion)\(", text)}
+    most = RUN.sampler(jax.random.key(0)).usual_size / spread.parts + 1
+    assert any(n <= most for n in rows), (rows, most)
+    if all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state.params)):
+        assert not any(most < n < N and n not in (16, 128) for n in rows), (rows, most)
+
+
+def refuse_other_meshes() -> None:
+    one = jax.make_mesh((8,), ("data",))
+    other = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4])
+    for params, data, message in (
+        (placed(one, PARAMS, everywhere), placed(other, DATA, rows), "put the state and the data on one mesh"),
+        (PARAMS, (placed(one, DATA[0], rows), placed(one, DATA[1], everywhere)), "divide all of the data alike"),
+    ):
+        with pytest.raises(jaxdp.UsageError, match=message):
+            trained(loss, params, data)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
