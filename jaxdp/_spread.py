@@ -87,38 +87,36 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
         UsageError: for arrays on different meshes, or on one of several processes, and data whose leaves are divided over
             different axes.
     """
-    meshes = {
-        mesh: name for name, leaf in [*_named("state", changing), *_named("data", data)] if (mesh := _mesh_of(leaf))
-    }
+    meshes = {mesh for leaf in jax.tree.leaves((changing, data)) if (mesh := _mesh_of(leaf))}
     if not meshes:
         return None
     if len(meshes) > 1:
-        (one, first), (other, second), *_ = meshes.items()
-        raise UsageError(
-            f"{first} is on {one} and {second} on {other}: put the state and the data on one mesh, with jax.device_put(array, "
-            "jax.sharding.NamedSharding(mesh, spec))"
-        )
-    (mesh,) = meshes
+        trees = {"data": data, "params": params, "state": changing}
+        raise _several("is on", "put the state and the data on one mesh", _mesh_of, trees)
+    mesh = meshes.pop()
     if mesh.is_multi_process:
         raise UsageError(
-            f"{meshes[mesh]} is on a mesh of several processes, which could disagree on keys, draws and noise: use the devices "
-            "of one process, such as jax.local_devices()"
+            f"the mesh {mesh} is of several processes, which could disagree on keys, draws and noise: use the devices of one "
+            "process, such as jax.local_devices()"
         )
-    rows = {_axes_of(leaf)[:1]: name for name, leaf in _named("data", data) if _mesh_of(leaf)}
-    if len(rows) > 1:
-        (one, first), (other, second), *_ = rows.items()
-        raise UsageError(
-            f"{first} has its rows over {_in_words(one)} and {second} over {_in_words(other)}: divide all of the data alike"
-        )
-    (divided,) = next(iter(rows), ()) or ((),)
+    divided = {_rows_of(leaf) for leaf in jax.tree.leaves(data) if _mesh_of(leaf)} or {()}
+    if len(divided) > 1:
+        raise _several("has its rows over the axes", "divide all of the data alike", _rows_of, {"data": data})
     busy = {axis for leaf in jax.tree.leaves(params) for axes in _axes_of(leaf) for axis in axes}
     free = tuple(axis for axis in mesh.axis_names if axis not in busy)
     kept = tuple(PartitionSpec(*_axes_of(leaf)) for leaf in jax.tree.leaves(changing))
-    return Spread(mesh, divided or free or tuple(mesh.axis_names), kept)
+    return Spread(mesh, divided.pop() or free or tuple(mesh.axis_names), kept)
 
 
-def _named(name: str, tree: Any) -> list[tuple[str, Any]]:
-    return [(name + jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+def _several(verb: str, fix: str, of: Callable[[Any], Any], trees: dict[str, Any]) -> UsageError:
+    """An error that names two arrays of which something isn't the same."""
+    paths = jax.tree_util.tree_leaves_with_path(trees)
+    name = lambda path: jax.tree_util.keystr(path, simple=True, separator="/")
+    named = {of(leaf): name(path) for path, leaf in reversed(paths) if _mesh_of(leaf)}
+    (one, first), (other, second), *_ = named.items()
+    return UsageError(
+        f"{first} {verb} {one} and {second} {other}: {fix}, with jax.device_put(array, jax.NamedSharding(mesh, spec))"
+    )
 
 
 def _mesh_of(leaf: Any) -> Mesh | None:
@@ -137,5 +135,6 @@ def _axes_of(leaf: Any) -> tuple[tuple[str, ...], ...]:
     return tuple(axes)
 
 
-def _in_words(rows: tuple[tuple[str, ...], ...]) -> str:
-    return ", ".join(map(repr, rows[0])) if rows and rows[0] else "no axis"
+def _rows_of(leaf: Any) -> tuple[str, ...]:
+    """The axes of the mesh that an array's rows are divided over."""
+    return next(iter(_axes_of(leaf)), ())

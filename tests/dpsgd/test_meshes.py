@@ -53,4 +53,4 @@ def test_a_mesh_of_several_processes_is_refused_until_they_agree_on_keys() -> No
     ]
     for process in both:
         out, error = process.communicate(timeout=120)
-        assert "data is on a mesh of several processes" in out, error
+        assert "is of several processes" in out, error
