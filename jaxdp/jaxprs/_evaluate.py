@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ._jaxpr import Eqn, JaxprParts, Literal, Var, bind
+from ._jaxpr import Eqn, JaxprParts, Literal, Var, bind, parts_of, subjaxprs
 
 Hook = Callable[[Eqn, list[Any]], Sequence[Any]]
 
@@ -47,10 +48,15 @@ def evaluate(
 
 
 def constant_value(jaxpr: JaxprParts, atom: Any) -> np.ndarray | None:
-    """What an operand is whatever the jaxpr's inputs are; None where it depends on them, or on a value that is being traced."""
+    """What an operand is whatever the jaxpr's inputs are; None where it depends on them, or on a value that is being traced.
+
+    Also None where it is computed from numbers with a fraction: another program may round them otherwise.
+    """
     if isinstance(atom, Literal):
         return np.asarray(atom.val)
     eqns = _needed(jaxpr.eqns, [atom])
+    if any(map(_rounds, eqns)):
+        return None
     read = {atom, *(v for eqn in eqns for v in eqn.invars if not isinstance(v, Literal))}
     read -= {v for eqn in eqns for v in eqn.outvars}
     consts = dict(zip(jaxpr.constvars, jaxpr.consts, strict=True))
@@ -59,6 +65,13 @@ def constant_value(jaxpr: JaxprParts, atom: Any) -> np.ndarray | None:
     with jax.ensure_compile_time_eval():
         (value,) = jax.jit(lambda: evaluate(jaxpr, [None] * len(jaxpr.invars), wanted=[atom]))()
         return np.asarray(value)
+
+
+def _rounds(eqn: Eqn) -> bool:
+    """Whether it reads, computes or has within it numbers with a fraction."""
+    types = [getattr(v.aval, "dtype", None) for v in (*eqn.invars, *eqn.outvars)]
+    inside = (inner for body in subjaxprs(eqn) for inner in parts_of(body).eqns)
+    return any(t is not None and jnp.issubdtype(t, jnp.inexact) for t in types) or any(map(_rounds, inside))
 
 
 def _needed(eqns: Sequence[Eqn], wanted: Sequence[Any], known: Mapping[Var, Any] | None = None) -> list[Eqn]:

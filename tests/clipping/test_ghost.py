@@ -311,6 +311,20 @@ def test_a_row_of_zeros_spoils_neither_its_example_nor_the_rows_beside_it(
     assert distance(out.grads, expected) <= 1e-5 * norms[0]
 
 
+@pytest.mark.parametrize("kind", [jnp.int8, jnp.uint8])
+@pytest.mark.parametrize("run", [jax.jit, lambda fn: fn], ids=["compiled", "op by op"])
+def test_a_part_that_narrow_numbers_place_overlaps_wherever_xla_reads_it(run: Any, kind: Any) -> None:
+    """Outside of a compiled program XLA clamps a place in 300, in eight bits, at 42: another part is there."""
+    params, place = jnp.arange(300.0), {jnp.int8: 100, jnp.uint8: 200}[kind]
+
+    def loss(params: Any, x: Any) -> Any:
+        part = jax.lax.dynamic_slice(params, (jnp.asarray(place, kind),), (2,))
+        return jnp.sum(part * x) + jnp.sum(params[42:44] * x) * 2
+
+    clipped = run(jaxdp.clipped_grad(loss, clip_norm=1e-3, method="ghost"))(params, jnp.ones((1, 2)))
+    np.testing.assert_allclose(norm_of(clipped.grads), 1e-3, rtol=1e-4)
+
+
 def test_lookups_outside_a_table_by_two_axes_do_not_count_as_others() -> None:
     loss = lambda table, example: jnp.sum(table[example[0], example[1]] * example[2])
     example = jnp.array([[1, 0]]), jnp.array([[2, 7]]), jnp.array([[[100.0] * 6, [-100.0] * 6]])

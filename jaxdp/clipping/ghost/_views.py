@@ -174,11 +174,16 @@ def _views_of_outputs(eqn: Eqn, view: View | None, constant: Constant) -> list[V
 
 def _dynamically_sliced(eqn: Eqn, view: View | None, constant: Constant) -> list[View | None] | None:
     starts = [constant(atom) for atom in eqn.invars[1:]]
-    if any(start is None for start in starts):
+    if any(start is None or not _reaches(start, n) for start, n in zip(starts, eqn.invars[0].aval.shape, strict=True)):
         return [None]  # whichever they are, no entry is taken twice
     sizes = zip(eqn.invars[0].aval.shape, eqn.params["slice_sizes"], starts, strict=True)
     first = [(min(max(int(start), 0), n - size), size) for n, size, start in sizes if start is not None]
     return [view and _sliced(view, [range(at, at + size) for at, size in first])]
+
+
+def _reaches(index: np.ndarray, length: int) -> bool:
+    """Whether an index has a type that numbers all of an axis: of others, XLA clamps some at a wrong end."""
+    return length - 1 <= np.iinfo(index.dtype).max
 
 
 def _gathered(eqn: Eqn, view: View | None, constant: Constant) -> list[View | None] | None:
@@ -191,7 +196,7 @@ def _gathered(eqn: Eqn, view: View | None, constant: Constant) -> list[View | No
     if any(size != n for i, (size, n) in enumerate(zip(eqn.params["slice_sizes"], shape, strict=True)) if i != axis):
         return None
     index = constant(eqn.invars[1])
-    if index is None:
+    if index is None or not _reaches(index, shape[axis]):
         return None
     index = index[..., 0].astype(np.int64)
     taken = np.clip(index, 0, shape[axis] - 1).ravel() if clamps_indices(eqn) else index.ravel()
