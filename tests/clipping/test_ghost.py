@@ -325,6 +325,45 @@ def test_a_part_that_narrow_numbers_place_overlaps_wherever_xla_reads_it(run: An
     np.testing.assert_allclose(norm_of(clipped.grads), 1e-3, rtol=1e-4)
 
 
+def test_a_lookup_by_a_number_beyond_signed_ones_is_clamped_at_the_end() -> None:
+    with jax.enable_x64(True):
+        params, last = jnp.arange(6, dtype=jnp.float32), jnp.full((1, 1), 2**64 - 1, jnp.uint64)
+        numbers = jax.lax.GatherDimensionNumbers((), (0,), (0,))
+
+        def loss(params: Any, x: Any) -> Any:
+            found = jax.lax.gather(params, last, numbers, (1,), mode="clip")
+            return jnp.sum(found * x) + jnp.sum(params[5:] * x) * 2 + jnp.sum(params[:1] * x)
+
+        clipped = jaxdp.clipped_grad(loss, clip_norm=1e-3, method="ghost")(params, jnp.ones((1, 1), jnp.float32))
+    np.testing.assert_allclose(norm_of(clipped.grads), 1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("channels", [3, 9])
+def test_a_convolution_without_outputs_adds_nothing(channels: int) -> None:
+    kernel, x = jnp.ones((9, 2, channels, 4)), jnp.ones((1, 1, 5, 5, channels))
+    convolve = lambda x, kernel: jax.lax.conv_general_dilated(
+        x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    loss = lambda kernel, x: jnp.sum(convolve(x, kernel[:1])) + jnp.sum(convolve(x, kernel))
+    clipped = jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost")(kernel, x)
+    np.testing.assert_allclose(norm_of(clipped.grads), 1, rtol=1e-4)
+    assert not np.any(clipped.grads[1:])
+
+
+def test_a_convolution_whose_padding_takes_away_has_no_rule() -> None:
+    """On a CPU XLA's own reads beyond its input: norm and sum would be of other numbers."""
+    kernel, x = jnp.ones((3, 2, 16, 6)), jnp.ones((1, 1, 4, 4, 16))
+
+    def loss(kernel: Any, x: Any) -> Any:
+        pads = ((-1, 1), (0, 0))
+        return jnp.sum(
+            jax.lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        )
+
+    (leaf,) = jaxdp.clipped_grad(loss, clip_norm=1.0).explain(kernel, x).leaves
+    assert leaf.how in ("direct", "materialised"), leaf
+
+
 def test_lookups_outside_a_table_by_two_axes_do_not_count_as_others() -> None:
     loss = lambda table, example: jnp.sum(table[example[0], example[1]] * example[2])
     example = jnp.array([[1, 0]]), jnp.array([[2, 7]]), jnp.array([[[100.0] * 6, [-100.0] * 6]])

@@ -46,18 +46,17 @@ def output_kinds(eqn: Eqn, inputs: Sequence[Kind]) -> list[Kind]:
 def scan_kinds(eqn: Eqn, inputs: Sequence[Kind]) -> tuple[list[Kind], list[Kind]]:
     """The kinds of a scan's body inputs and of its outputs: a carry depends on all that any step puts into it.
 
-    Where the example enters a scan at all, a carry of parameters counts as depending on both: it is not the same value at
-    each step, so that nothing can be said of it once for all steps.
+    Where the example enters a scan at all, a carry of parameters, from its start or from a step on, counts as depending on
+    both: it is not the same value at each step, so that nothing can be said of it once for all steps.
     """
     parts = scan_parts(eqn)
     carries = slice(parts.num_consts, parts.num_consts + parts.num_carry)
-    inside = list(inputs)
-    if any(kind & EXAMPLE for kind in inputs):
-        inside[carries] = [BOTH if kind == PARAMS else kind for kind in inside[carries]]
+    meets = any(kind & EXAMPLE for kind in inputs)
+    inside, joined = list(inputs), list(inputs[carries])
     while True:
+        inside[carries] = [BOTH if meets and kind == PARAMS else kind for kind in joined]
         kinds = kinds_of(parts.body, inside)
         outputs = [kinds.of(v) for v in parts.body.outvars]
         joined = [a | b for a, b in zip(inside[carries], outputs[: parts.num_carry], strict=True)]
         if joined == inside[carries]:
             return inside, joined + outputs[parts.num_carry :]
-        inside[carries] = joined

@@ -198,10 +198,11 @@ def _gathered(eqn: Eqn, view: View | None, constant: Constant) -> list[View | No
     index = constant(eqn.invars[1])
     if index is None or not _reaches(index, shape[axis]):
         return None
-    index = index[..., 0].astype(np.int64)
-    taken = np.clip(index, 0, shape[axis] - 1).ravel() if clamps_indices(eqn) else index.ravel()
+    index = index[..., 0]
+    taken = (np.clip(index, 0, shape[axis] - 1) if clamps_indices(eqn) else index).ravel()  # in their own type
     if len(set(taken.tolist())) < taken.size or np.any((taken < 0) | (taken >= shape[axis])):
         return None
+    taken = taken.astype(np.int64)
     step = int(taken[1] - taken[0]) if taken.size > 1 else 1
     if view is None or index.ndim != 1 or np.any(np.diff(taken) != step):
         return [None]

@@ -24,9 +24,13 @@ _SETTINGS = frozenset(
 
 
 def covers(eqn: Eqn, operand: int) -> bool:
-    """Whether the rule covers this use: a parameter as the kernel, any strides, padding, dilation and groups."""
+    """Whether the rule covers this use: a parameter as the kernel, any strides, dilation and groups, any padding that adds.
+
+    With padding that takes away, XLA's convolutions on a CPU read beyond their input.
+    """
     is_kernel = eqn.primitive is CONV and operand == 1 and knows_settings(eqn, _SETTINGS)
-    return is_kernel and eqn.params["batch_group_count"] == 1
+    adds = is_kernel and all(n >= 0 for ends in eqn.params["padding"] for n in ends)
+    return adds and eqn.params["batch_group_count"] == 1
 
 
 def layout(eqn: Eqn, operand: int) -> Layout:
@@ -135,7 +139,7 @@ def _shifted_inputs(eqn: Eqn, x: jax.Array) -> Iterator[jax.Array]:
     spread = zip(eqn.params["padding"], eqn.params["lhs_dilation"], strict=True)
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *((lo, hi, d - 1) for (lo, hi), d in spread), (0, 0, 0)])
     for offset in product(*(range(size) for size in window)):
-        start = [o * d for o, d in zip(offset, dilation, strict=True)]
+        start = [o * d if n else 0 for o, d, n in zip(offset, dilation, out, strict=True)]
         stop = [s + (n - 1) * by + 1 if n else s for s, n, by in zip(start, out, strides, strict=True)]
         seen = jax.lax.slice(x, (0, *start, 0), (x.shape[0], *stop, x.shape[-1]), (1, *strides, 1))
         yield _in_groups(eqn, seen)
