@@ -73,7 +73,7 @@ class Spread:
 
 
 def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
-    """How the user has laid out a step's values; None on a single device.
+    """How the user has laid out a step's values; None where they are on no mesh.
 
     Examples are divided as the rows of the data are. Where every device has all data, they are divided over the axes that no
     parameter is divided over, or over all axes if there are none.
@@ -120,10 +120,10 @@ def _several(verb: str, fix: str, of: Callable[[Any], Any], trees: dict[str, Any
 
 
 def _mesh_of(leaf: Any) -> Mesh | None:
-    """The mesh of several devices that an array is on."""
+    """The mesh that an array is on."""
     sharding = getattr(leaf, "sharding", None)
     mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
-    return mesh if isinstance(mesh, Mesh) and mesh.size > 1 else None
+    return mesh if isinstance(mesh, Mesh) else None
 
 
 def _axes_of(leaf: Any) -> tuple[tuple[str, ...], ...]:

@@ -450,10 +450,11 @@ def carries_that_take_parameters_up() -> Problem:
     """Of loops that the example enters: they begin without parameters, and are made of nothing else from a step on."""
 
     def loss(p: Any, x: Any) -> Any:
-        steps = jax.lax.scan(lambda c, row: (c + p["a"], jnp.sum(jnp.sin((c + p["a"]) * row))), jnp.zeros(4), x)[1]
-        late = jax.lax.scan(lambda c, row: (p["a"], jnp.sum(jnp.cos(c * row))), jnp.zeros(4), x)[1]
+        none = jnp.zeros_like(p["a"])
+        steps = jax.lax.scan(lambda c, row: (c + p["a"], jnp.sum(jnp.sin((c + p["a"]) * row))), none, x)[1]
+        late = jax.lax.scan(lambda c, row: (p["a"], jnp.sum(jnp.cos(c * row))), none, x)[1]
         layer = lambda c, w: ((jnp.tanh(w @ c[0]), c[1] + square(w)), None)
-        (hidden, penalty), _ = jax.lax.scan(layer, (x[0], jnp.float32(0)), p["w"])
+        (hidden, penalty), _ = jax.lax.scan(layer, (x[0], square(none)), p["w"])
         start = jax.lax.stop_gradient(p["a"])
         mean = jax.lax.scan(lambda c, row: (0.9 * c + 0.1 * p["a"], jnp.sum(jnp.sin(c * row))), start, x)[1]
         return jnp.sum(steps) + jnp.sum(late) + square(hidden) + 0.1 * penalty + jnp.sum(mean)

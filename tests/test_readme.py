@@ -28,7 +28,7 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.slow
 def test_the_snippets_run() -> None:
-    assert len(blocks("python")) == 8
+    assert len(blocks("python")) == 9
     names: dict[str, Any] = {}
     for block in blocks("python"):
         exec(block.replace("steps=200", "steps=2"), names)

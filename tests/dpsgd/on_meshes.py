@@ -85,6 +85,7 @@ def tensors(leaf: Any) -> PartitionSpec:
 LAYOUTS = {
     "rows": ((8,), ("data",), everywhere, rows),
     "everywhere": ((8,), ("data",), everywhere, everywhere),
+    "one": ((1,), ("data",), everywhere, rows),
     "two": ((2,), ("data",), everywhere, rows),
     "fully": ((8,), ("data",), fully, rows),
     "tensors": ((4, 2), ("data", "model"), tensors, rows),
