@@ -36,13 +36,13 @@ class Spread:
 
     def place(self, changing: Any) -> Any:
         """The values that a step changes, all of them on the mesh."""
-        leaves, treedef = jax.tree.flatten(changing)
-        where = [NamedSharding(self.mesh, spec) for spec in self.kept]
-        placed = [
-            leaf if _mesh_of(leaf) == self.mesh else jax.device_put(leaf, sharding)
-            for leaf, sharding in zip(leaves, where, strict=True)
-        ]
-        return treedef.unflatten(placed)
+        put = lambda leaf, where: leaf if _mesh_of(leaf) == self.mesh else jax.device_put(leaf, where)
+        return jax.tree.map(put, changing, self._places(changing))
+
+    def _places(self, changing: Any) -> Any:
+        """Where each leaf is kept."""
+        places = [NamedSharding(self.mesh, spec) for spec in self.kept]
+        return jax.tree.unflatten(jax.tree.structure(changing), places)
 
     def divide(self, rows: Any) -> Any:
         """Arrays [m, ...] of examples, m a multiple of `parts`; traced, within `run`."""
@@ -60,8 +60,7 @@ class Spread:
 
         What the compiler is to divide by itself has axes of type Auto within `step`, whatever the user's mesh has.
         """
-        where = [NamedSharding(self.mesh, spec) for spec in self.kept]
-        stay = jax.tree.unflatten(jax.tree.structure(changing), where)
+        stay = self._places(changing)
         named = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
         explicit = tuple(name for name, kind in named if kind == AxisType.Explicit)
         if not explicit:

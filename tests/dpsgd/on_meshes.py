@@ -1,7 +1,8 @@
 """Runs on meshes of eight devices, against one device: a process of its own, since devices are counted where JAX starts.
 
-XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/dpsgd/on_meshes.py            # all layouts
-XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/dpsgd/on_meshes.py rows
+By hand, all layouts or those that are named:
+
+    XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/dpsgd/on_meshes.py rows
 """
 
 import re
