@@ -5,7 +5,7 @@ transforms), a few layers in which parameters are used in every way that the rul
 transposed, stacked and indexed, complex, in eight bits, behind custom gradients, in loops, branches and rematerialised
 bodies), and settings: precision, mask, bad examples, clip rule, microbatches. `check` holds `clipped_grad` to the loop.
 
-    python tests/fuzz_models.py --programs 1000 --seed 0      # by hand; the slow tests run two hundred
+    python tests/fuzz_models.py --programs 1000 --seed 0      # by hand; the slow tests run a hundred
     python tests/fuzz_models.py --minutes 60
 """
 
