@@ -7,6 +7,7 @@ process alone they do what they say without any.
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from typing import TypeVar, cast
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from jax.experimental import multihost_utils
 
 from ._errors import UsageError
 
-_FAILED, _WELL = b"-", b"+"
+_Made = TypeVar("_Made")
 
 
 def several() -> bool:
@@ -62,35 +63,50 @@ def gathered(content: bytes) -> list[bytes]:
     return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
 
+def broadcast(content: bytes) -> bytes:
+    """What the first process gives, in every process."""
+    if not several():
+        return content
+    _check_devices()
+    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(content))))
+    given = np.frombuffer(content, np.uint8) if is_first() else np.zeros(length, np.uint8)
+    return multihost_utils.broadcast_one_to_all(given).astype(np.uint8).tobytes() if length else b""
+
+
 def from_first(make: Callable[[], bytes]) -> bytes:
-    """What the first process makes, in every process; the others make nothing.
+    """What the first process makes, in every process, as `on_first`."""
+    return broadcast(on_first(make) or b"")
+
+
+def on_first(make: Callable[[], _Made]) -> _Made | None:
+    """What the first process makes there, and None in the others, which make nothing and wait until it is made.
 
     Raises:
         UsageError: in every process, where it is raised in the first; and in the others where an `OSError` is.
     """
-    return together(lambda: make() if is_first() else b"")[0]
+    return all_well(lambda: make() if is_first() else None)
 
 
-def together(make: Callable[[], bytes]) -> list[bytes]:
-    """What each process makes, in the order of processes, once all are well.
+def all_well(make: Callable[[], _Made]) -> _Made:
+    """What this process makes, once all processes have made theirs.
 
     Raises:
-        UsageError: in every process, where `make` raises it in any; its own error where it raises it or an `OSError` itself.
+        UsageError: in every process, where `make` raises it or an `OSError` in any; in that one its own error.
     """
     if not several():
-        return [make()]
-    error = None
+        return make()
+    made, error = None, None
     try:
-        own = _WELL + make()
+        made = make()
     except (UsageError, OSError) as raised:
-        error, own = raised, _FAILED + str(raised).encode()
-    made = gathered(own)
+        error = raised
+    said = gathered(b"" if error is None else (str(error) or type(error).__name__).encode())
     if error is not None:
         raise error
-    for i, each in enumerate(made):
-        if not each.startswith(_WELL):
-            raise UsageError(f"process {i}: {each[1:].decode()}")
-    return [each[1:] for each in made]
+    for i, line in enumerate(said):
+        if line:
+            raise UsageError(f"process {i}: {line.decode()}")
+    return cast(_Made, made)
 
 
 def _check_devices() -> None:

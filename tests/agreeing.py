@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax
 
 from jaxdp._errors import UsageError
-from jaxdp._processes import agree, from_first, gathered, is_first, several, together
+from jaxdp._processes import agree, all_well, broadcast, from_first, gathered, is_first, on_first, several
 
 
 def refused(call: Callable[[], object]) -> str:
@@ -29,10 +29,12 @@ def main(address: str, processes: int, own: int) -> None:
     assert is_first() == (own == 0)
     agree({"seed": "7", "data": b"\x00\x01"})
     assert gathered(b"x" * own) == [b"x" * i for i in range(processes)]
+    assert broadcast(bytes(range(256)) if own == 0 else b"") == bytes(range(256))
     assert from_first(lambda: b"of the first") == b"of the first"
+    assert on_first(lambda: own) == (0 if own == 0 else None)
     assert refused(lambda: from_first(lambda: fails(0, "no room"))).endswith("no room")
-    assert refused(lambda: together(lambda: fails(1, "no data"))) == ("" if own == 1 else "process 1: ") + "no data"
-    assert together(lambda: str(own).encode()) == [str(i).encode() for i in range(processes)]
+    assert refused(lambda: all_well(lambda: fails(1, "no data"))) == ("" if own == 1 else "process 1: ") + "no data"
+    assert all_well(lambda: str(own).encode()) == str(own).encode()
     print(refused(lambda: agree({"seed": str(own), "options": "same", "data": str(own // 2)})))
 
 

@@ -25,7 +25,7 @@ def test_a_process_alone_agrees_with_itself_and_does_what_it_is_asked() -> None:
     assert _processes.gathered(b"own") == [b"own"]
     assert _processes.from_first(lambda: b"own") == b"own"
     with pytest.raises(UsageError, match="no room"):
-        _processes.together(_no_room)
+        _processes.all_well(_no_room)
 
 
 def _no_room() -> bytes:

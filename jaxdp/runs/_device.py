@@ -11,11 +11,11 @@ from ..models import Classifier
 
 
 def use_device(name: str) -> Any:
-    """Choose the platform for all that follows; raises `UsageError` where there is no such device."""
+    """This process's device of that platform, chosen for all that follows; raises `UsageError` where there is no such device."""
     if name == "auto":
-        return jax.devices()[0]
+        return jax.local_devices()[0]
     try:
-        device = jax.devices(name)[0]
+        device = jax.local_devices(backend=name)[0]
     except RuntimeError as error:
         known = ", ".join(sorted({device.platform for device in jax.devices()}))
         extra = {"gpu": "cuda", "tpu": "tpu"}.get(name)
@@ -30,7 +30,7 @@ def in_words(device: Any) -> str:
     return " ".join(dict.fromkeys((device.platform, device.device_kind)))
 
 
-def check_room(device: Any, model: Classifier, *inputs: np.ndarray, fix: str) -> None:
+def check_room(device: Any, model: Classifier, *inputs: np.ndarray, fix: str, copies: int = 1) -> None:
     """Refuse, before anything is computed, what a model would keep of these inputs in more memory than the device has.
 
     Args:
@@ -38,10 +38,11 @@ def check_room(device: Any, model: Classifier, *inputs: np.ndarray, fix: str) ->
         model: with what it makes of an input before it is trained.
         inputs: [n, ...] each, of one kind.
         fix: what to change.
+        copies: how many devices of this process keep it, which share their memory where they are CPUs.
     """
     room, number = memory_of(device), sum(map(len, inputs))
     one = jax.eval_shape(model.prepare, jax.ShapeDtypeStruct((1, *inputs[0].shape[1:]), inputs[0].dtype))
-    needed = number * one.size * one.dtype.itemsize
+    needed = number * one.size * one.dtype.itemsize * (copies if device.platform == "cpu" else 1)
     if room is not None and needed > room:
         raise UsageError(
             f"--model={model.described['model']} keeps {one.size:,} numbers of each of {number:,} inputs, "

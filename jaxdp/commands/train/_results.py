@@ -1,0 +1,146 @@
+"""What is left of a training run: its model, pictures, results and statement, and of the results what may be published."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from ...accounting import Ledger, accountants_of, statement
+from ...dpsgd._run import DPSGD
+from ...dpsgd._step import TrainState
+from ...runs._checkpoint import save_model
+from ...runs._devices import Devices, here
+from ...runs._folder import PRIVATE, RunFolder, close_to_others
+from ...runs._loop import Loop
+from ...runs._plots import plot_epsilon, plot_metrics
+from .. import _options
+from ._optimizer import params_of
+from ._options import TrainOptions
+from ._plan import Plan
+from ._problem import Problem
+
+_PUBLISHED = (  # of a summary: what follows from the plan and the ledger, and with --patience when the run ended
+    "dataset", "model", "epsilon", "accountant", "delta", "order", "total_epsilon", "noise_multiplier", "clip_norm", "sampling",
+    "adjacency", "batch_size", "steps", "epochs", "device",
+)  # fmt: skip
+_HELD_BACK = (
+    "The records held back to evaluate on are not protected either: losses and accuracies on them are without noise, "
+    f"which is why they are in the folder {PRIVATE}/."
+)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What writes them, once a run is trained.
+
+    Attributes:
+        options: what was asked for.
+        folder: where they go.
+        problem: what was trained on.
+        plan: the run's.
+        spent_before: the ledger of all that had been spent before it.
+        nonce: names the run's noise.
+    """
+
+    options: TrainOptions
+    folder: RunFolder
+    problem: Problem
+    plan: Plan
+    spent_before: Ledger
+    nonce: str
+
+    def _keep(self, loop: Loop, state: TrainState) -> None:
+        """Write the model, the pictures, and then what came out, which stays private."""
+        records = self.folder.metrics()
+        last, run, options = records[-1], self.plan.run, self.options
+        summary = {
+            "dataset": self.problem.name,
+            "model": options.architecture,
+            "test_accuracy": last["test_accuracy"],
+            "test_loss": last["test_loss"],
+            "epsilon": None,
+            "batch_size": self.plan.batch_size,
+            "steps": state.step,
+            "epochs": last["epoch"],
+            "device": in_words(self.device),
+            "first_step_seconds": loop.first_step_seconds,
+            "milliseconds_per_step": loop.milliseconds_per_step,
+            "seconds": time.perf_counter() - self.started,
+            "folder": str(self.folder.path),
+        }
+        title = f"{options.architecture} on {self.problem.name}, without privacy"
+        if run is not None:
+            summary |= self._privacy(run)
+            plot_epsilon(run, options.delta, self.folder.epsilon_plot)
+            shown = summary["epsilon"][self.plan.accountant]
+            title = f"{options.architecture} on {self.problem.name}, ε = {shown:.3f} at δ = {options.delta:g}"
+        plot_metrics(records, title, self.folder.plot)
+        close_to_others(self.folder.plot)
+        save_model(self.folder.model(private=run is None), params_of(state), state.step)
+        self.folder.write_json(f"{PRIVATE}/summary.json", summary)
+
+    def _ledger(self, run: DPSGD) -> Ledger:
+        """All that was spent, this run with it."""
+        return self.spent_before.extend(run.ledger(nonce=self.config["nonce"]))
+
+    def _privacy(self, run: DPSGD) -> dict[str, Any]:
+        """The summary's part about privacy."""
+        delta = self.options.delta
+        able = accountants_of(run.event, run.adjacency)
+        spent = {name: run.spent(delta=delta, accountant=name) for name in ("rdp", "pld") if name in able}
+        alone = min(each.epsilon for each in spent.values())
+        return {
+            "epsilon": {name: each.epsilon for name, each in spent.items()},
+            "accountant": self.plan.accountant,
+            "delta": delta,
+            "order": spent["rdp"].order if "rdp" in spent else None,
+            "total_epsilon": self._ledger(run).total(delta=delta).epsilon if self.spent_before.entries else alone,
+            "noise_multiplier": run.noise_multiplier,
+            "clip_norm": run.clip_norm,
+            "sampling": run.sampling.name,
+            "adjacency": run.adjacency,
+        }
+
+    def _publish(self) -> None:
+        """Write what says that the keys are erased, after they are, and at last what may be seen of the results."""
+        summary = self.folder.summary()
+        if self.plan.run is not None:
+            self._write_statement(self.plan.run, summary)
+        with_test = self.plan.run is not None and self.problem.public_test
+        shown = (*_PUBLISHED, *(("test_accuracy", "test_loss") if with_test else ()))
+        self.folder.write_json("summary.json", {name: summary[name] for name in shown if name in summary})
+
+    def _write_statement(self, run: DPSGD, summary: dict[str, Any]) -> None:
+        notes = ["The keys of this run, and the checkpoints that held them, were erased when it finished."]
+        if self.options.seed is not None:
+            notes = [_options.seeded("This run")]
+        if self.plan.budget is not None:
+            notes.append(
+                _chosen_for(self.plan.budget, self.plan.accountant, with_ledger=bool(self.spent_before.entries))
+            )
+        if not self.problem.public_test:
+            notes.append(_HELD_BACK)
+        if self.options.patience is not None:
+            notes.append(_early_stopping(self.options.patience, summary["steps"], run.steps))
+        text = statement(run, delta=self.options.delta, spent_before=self.spent_before, notes=tuple(notes))
+        self.folder.write_text("statement.txt", text + "\n")
+        fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
+        described = {"run": run.to_dict(), "ledger": self._ledger(run).to_dict(), "statement": text}
+        self.folder.write_json("statement.json", fields | described)
+
+
+def _chosen_for(budget: float, accountant: str | None, *, with_ledger: bool) -> str:
+    """The sentence of a statement that says what the noise is for."""
+    together = ", together with what the ledger held before" if with_ledger else ""
+    return (
+        f"The noise multiplier is the least with which the {str(accountant).upper()} accountant finds no more than "
+        f"ε = {budget:g}{together}."
+    )
+
+
+def _early_stopping(patience: int, made: int, asked: int) -> str:
+    """Its sentence in a statement."""
+    return (
+        f"{made} of these {asked} steps were made: the run ended when the loss on examples held back had not improved for "
+        f"{patience} epochs, or would have. Epsilon is that of all {asked} steps, since when it ended depended on what was seen. "
+        "The examples held back are not among those it protects: they chose the end."
+    )
