@@ -99,8 +99,12 @@ def stop_here() -> None:
 
 def farewell() -> tuple[str, int]:
     """The message about work that was broken off, and the exit code: 128 and the signal's number, as shells have it."""
-    said = "jaxdp: interrupted" + (f"; this goes on: {_listener.go_on}" if _listener.go_on else "")
-    return said, 128 + (_listener.heard or signal.SIGINT)
+    return "jaxdp: interrupted" + how_to_go_on(), 128 + (_listener.heard or signal.SIGINT)
+
+
+def how_to_go_on() -> str:
+    """The end of a message about work that was broken off; nothing where no command goes on with it."""
+    return f"; this goes on: {_listener.go_on}" if _listener.go_on else ""
 
 
 def leave(code: int) -> NoReturn:

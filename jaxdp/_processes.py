@@ -1,21 +1,146 @@
-"""The processes of one run: what they must agree on, and what the first one tells the others.
+"""The processes of one run: how they find each other, what they must agree on, and what the first one tells the others.
 
-Every function here is called by all processes, in the same order: each is a collective operation of JAX's. Where there is one
-process alone they do what they say without any.
+What talks to the others is called by all of them, in the same order: it is a collective operation of JAX's. Where there is one
+process alone it does what it says without any.
+
+What JAX knows no exception for ends the process: others that never come, and others that are gone while this one isn't talking to
+them. So for the first this file has a clock of its own, which ends earlier and says why; the second ends in JAX's own words.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from typing import TypeVar, cast
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, TypeVar, cast
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from ._errors import UsageError
+from ._interrupts import Interrupted
 
 _Made = TypeVar("_Made")
+_SECONDS_TO_MEET = 60
+_SECONDS_TO_MISS = 40  # without a sign of life of another process, until JAX ends this one
+_SECONDS_TO_PART = 10
+
+
+class Meeting(NamedTuple):
+    """Where processes find each other: (HOST:PORT of process 0, how many, which one this is); all None where JAX knows that."""
+
+    coordinator: str | None = None
+    number: int | None = None
+    own: int | None = None
+
+
+@contextmanager
+def connected(meeting: Meeting) -> Iterator[None]:
+    """Be one of several processes, until the end of the block. Nothing may have asked JAX for its devices before.
+
+    Raises:
+        UsageError: where they can't find each other. Where the others don't come within a minute the process ends, with a line
+            that says so and exit code 2.
+        ConnectionError: where another process is gone, found when this one next talks to it; the work is broken off.
+    """
+    _meet(meeting)
+    with _silent_output():  # the library of collectives tells standard output that they are there
+        peers = [json.loads(each) for each in gathered(json.dumps([platform.node(), os.getpid()]).encode())]
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, jax.errors.JaxRuntimeError) and "Gloo" not in str(error):
+            _part(agreed=isinstance(error, (UsageError, OSError)))
+            raise
+        said = (str(error).splitlines() or [""])[0][:200]
+        raise ConnectionError(f"{_gone(peers)}, so that the others can't go on ({said})") from error
+    except KeyboardInterrupt as error:
+        _part(agreed=isinstance(error, Interrupted))
+        raise
+    _part(agreed=True)
+
+
+def _meet(meeting: Meeting) -> None:
+    at = f"--coordinator {meeting.coordinator}" if meeting.coordinator else "the coordinator that JAX found"
+    others = "the others were" if meeting.own == 0 else "process 0 or another one was"
+    line = (
+        f"jaxdp: error: {others} not at {at} within {_SECONDS_TO_MEET} s: see that all processes are started, with the same "
+        "address, and that it can be reached from here\n"
+    )
+
+    def leave() -> None:
+        os.write(2, line.encode())
+        os._exit(2)
+
+    clock = threading.Timer(_SECONDS_TO_MEET, leave)
+    clock.daemon = True
+    clock.start()
+    try:
+        jax.distributed.initialize(
+            *meeting,
+            initialization_timeout=2 * _SECONDS_TO_MEET,  # at whose end JAX would end the process
+            heartbeat_timeout_seconds=_SECONDS_TO_MISS,
+            shutdown_timeout_seconds=_SECONDS_TO_PART,
+        )
+    except (RuntimeError, ValueError) as error:
+        said = (str(error).splitlines() or [""])[0][:200]
+        fix = (
+            "give an address at which process 0 can listen, or see what JAX says"
+            if meeting.coordinator
+            else "JAX knows no cluster here (SLURM, Open MPI, GKE, Cloud TPU): give --coordinator HOST:PORT, --num-processes and "
+            "--process-id"
+        )
+        raise UsageError(f"--distributed: the processes can't meet ({said}): {fix}") from error
+    finally:
+        clock.cancel()
+
+
+def _part(*, agreed: bool) -> None:
+    """Leave the others, once they are at the same point; where they don't come to it, JAX isn't to wait for them."""
+    if agreed:
+        with suppress(RuntimeError):
+            jax.distributed.shutdown()
+
+
+def _gone(peers: list[tuple[str, int]]) -> str:
+    """Which process is gone, as far as can be told from here: those of this host are looked at."""
+    others = [i for i in range(len(peers)) if i != jax.process_index()]
+    here = [i for i in others if peers[i][0] == platform.node() and not _alive(peers[i][1])]
+    found = here or (others if len(others) == 1 else [])
+    if not found:
+        return f"one of the processes {', '.join(map(str, others))} has died or can't be reached"
+    return f"{_in_words(found)} {'has' if len(found) == 1 else 'have'} died" + ("" if here else " or can't be reached")
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process of this host runs; one that nobody has waited for yet doesn't."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@contextmanager
+def _silent_output() -> Iterator[None]:
+    """What is written to standard output past Python is thrown away."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def several() -> bool:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import tyro
 
 from ._errors import UsageError
-from ._interrupts import farewell, leave, listening
+from ._interrupts import farewell, how_to_go_on, leave, listening
 from .commands._accounting import BatchSizeOptions, EpsilonOptions, NoiseOptions, StepsOptions, answer
 from .commands._compare import CompareOptions, compare
 from .commands._effects import check_effects
@@ -69,6 +69,9 @@ def _main(given: list[str]) -> None:
     except BrokenPipeError:  # the reader has gone, and with it what is left in the buffer
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except ConnectionError as error:  # of several processes
+        print(f"jaxdp: error: {error}{how_to_go_on()}", file=sys.stderr)
+        leave(1)
     except OSError as error:  # a full disk, a folder taken away: the machine's fault, and no bug of ours
         where = f"{error.filename}: " if error.filename else ""
         print(

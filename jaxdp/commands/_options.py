@@ -10,8 +10,23 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from .._errors import UsageError
 
 Options = TypeVar("Options")
-_PLACE_AND_SPEED = ("output", "resume", "device", "microbatch_size", "seed")  # on which no draw depends
-_MAY_CHANGE = ("output", "resume", "device", "microbatch_size")  # when a run is resumed
+ALONE: dict[str, Any] = {  # where a process runs on all of its devices and with no others; no folder says more of it
+    "devices": None,
+    "distributed": False,
+    "coordinator": None,
+    "num_processes": None,
+    "process_id": None,
+}
+_MAY_CHANGE = ("output", "resume", "device", "microbatch_size", *ALONE)  # when a run is resumed
+_PLACE_AND_SPEED = (*_MAY_CHANGE, "seed")  # on which no draw depends
+_ITS_OWN = (
+    "output",
+    "resume",
+    "distributed",
+    "coordinator",
+    "num_processes",
+    "process_id",
+)  # of each of several processes
 
 
 def flag(name: str) -> str:
@@ -109,3 +124,10 @@ def plan_that_matters(plan: dict[str, Any]) -> dict[str, Any]:
     """The same of a training run's plan, in JSON."""
     run = plan["run"]
     return plan if run is None else {**plan, "run": {**run, "microbatch_size": None}}
+
+
+def facts_of(options: Any) -> dict[str, str]:
+    """The options on which several processes must agree, by their flags: all but where each of them finds and puts files."""
+    leave_out = (*_ITS_OWN, *of_paths(type(options)))
+    facts = {flag(name): json.dumps(value) for name, value in to_dict(options).items() if name not in leave_out}
+    return {**facts, "--resume": json.dumps(options.resume is not None)}

@@ -9,6 +9,7 @@ the keys when the run is finished; the model has a folder of its own.
 
 import gc
 import hashlib
+import json
 import logging
 import sys
 import time
@@ -23,13 +24,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._errors import UsageError
+from .._processes import broadcast, from_first, is_first, several
 from .._types import Params
 from ..accounting import Ledger
 from ..dpsgd._step import TrainState
+from ._devices import here
 from ._folder import close_to_others
 
 _Read = TypeVar("_Read")
 _TREES = ("opt_state", "rule_state", "noise_state")  # of a state, beside its parameters and keys
+_CHANGING = ("params", "keys", *_TREES)
 
 
 class Checkpoint(NamedTuple):
@@ -65,7 +69,7 @@ class CheckpointFolder:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; returns when it is on disk."""
         state = checkpoint.state
-        arrays = _arrays(checkpoint)
+        arrays = here(_arrays(checkpoint))
         metadata = {"totals": checkpoint.totals, "ledger": state.ledger.to_dict(), "digest": _digest(arrays)}
         metadata["fingerprint"] = self._fingerprint
         with _orbax():
@@ -156,6 +160,23 @@ class CheckpointFolder:
         return Checkpoint(state, metadata["totals"], arrays.get("model"))
 
 
+def of_first(checkpoint: Checkpoint) -> Checkpoint:
+    """The first process's checkpoint, in every process, to the bit; the others give one of the same structure."""
+    if not several():
+        return checkpoint
+    told = json.loads(from_first(lambda: json.dumps([checkpoint.state.step, checkpoint.totals]).encode()))
+    state, model = jax.tree.map(
+        _of_first, ({name: getattr(checkpoint.state, name) for name in _CHANGING}, checkpoint.model)
+    )
+    return Checkpoint(checkpoint.state._replace(**state, step=told[0]), told[1], model)
+
+
+def _of_first(leaf: Any) -> Any:
+    words = np.asarray(_words(leaf))
+    content = broadcast(words.tobytes() if is_first() else b"")
+    return _stored_key(np.frombuffer(content, words.dtype).reshape(words.shape), leaf)
+
+
 def save_model(folder: Path, params: Params, step: int) -> None:
     """Write the final model, all or nothing: parameters alone, nothing of the data and no keys.
 
@@ -209,9 +230,12 @@ def _checkpointer(path: Path, *, keep: int, alone: bool) -> Any:
     from orbax.checkpoint import v1 as ocp
 
     newest = ocp.training.preservation_policies.LatestN(keep)
+    own = jax.process_index()  # of several processes one writes and reads, and orbax waits for no other
+    processes = ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own} if several() else None)
     with _orbax():  # orbax takes any path, and declares its own
         return ocp.training.Checkpointer(
             path,  # pyright: ignore[reportArgumentType]
+            context=ocp.Context(multiprocessing_options=processes),
             preservation_policy=newest,  # pyright: ignore[reportArgumentType]
             cleanup_tmp_directories=alone,
         )

@@ -6,11 +6,13 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._errors import UsageError
 from .._processes import several
+from ..dpsgd._step import TrainState
 from ._device import in_words, use_device
 
 
@@ -35,6 +37,16 @@ class Devices:
             return jax.device_put(tree)
         return jax.tree.map(self._everywhere, tree)
 
+    def holding(self, state: TrainState) -> TrainState:
+        """A state with all that a step changes, and its keys, on every device."""
+        names = ("params", "opt_state", "keys", "rule_state", "noise_state")
+        return state._replace(**{name: self.everywhere(getattr(state, name)) for name in names})
+
+    @property
+    def copies(self) -> int:
+        """How many of them are this process's."""
+        return len(self._local)
+
     def in_words(self) -> str:
         """Their number and kind, for a person."""
         number = f"{len(self.all)} × " if len(self.all) > 1 else ""
@@ -49,7 +61,7 @@ class Devices:
         return NamedSharding(Mesh(np.array(self.all), ("data",)), PartitionSpec())
 
     def _everywhere(self, leaf: Any) -> Any:
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             words = self._everywhere(jax.random.key_data(leaf))
             return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
         copies = [jax.device_put(leaf, device) for device in self._local]
@@ -67,7 +79,7 @@ def use_devices(name: str, number: int | None) -> Devices:
         UsageError: where there is no such platform, or fewer devices.
     """
     platform = use_device(name).platform
-    of_process = [device for device in jax.local_devices(backend=platform)]
+    of_process = jax.local_devices(backend=platform)
     if number is not None and number > len(of_process):
         raise UsageError(
             f"--devices={number} is more than JAX finds here ({len(of_process)}, {in_words(of_process[0])}): give at most so many"
@@ -82,9 +94,10 @@ def use_devices(name: str, number: int | None) -> Devices:
 
 
 def here(tree: Any) -> Any:
-    """This process's own copies of arrays that are whole on every device; others as they are."""
+    """This process's own copies of arrays that are whole on each of several devices; others as they are."""
     return jax.tree.map(_here, tree)
 
 
 def _here(leaf: Any) -> Any:
-    return leaf.addressable_data(0) if isinstance(leaf, jax.Array) and leaf.is_fully_replicated else leaf
+    several_copies = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1 and leaf.is_fully_replicated
+    return leaf.addressable_data(0) if several_copies else leaf

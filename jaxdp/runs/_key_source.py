@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -32,28 +32,37 @@ class KeySource:
         seed: what the user gave; None for the operating system's entropy, of which nothing below is a function.
         described: everything that describes the run but for its data, in JSON.
         data: gives what the run reads of the data.
+        entropy: without a seed, 32 bytes of the operating system's for this run alone, from which keys follow; given where several
+            processes are to have the same, and else drawn for each key.
     """
 
     seed: int | None
     described: Any
     data: Callable[[], tuple[np.ndarray, ...]]
+    entropy: bytes | None = field(default=None, repr=False)
 
     def key(self, purpose: str) -> Key[Array, ""]:
         """The key for that purpose; two of them have nothing in common."""
         if self.seed is None:
-            return key_from_entropy()
+            return self._key_from_entropy(purpose)
         return key_of_bytes(self._material + self._data + purpose.encode())
 
     def public_key(self, purpose: str) -> Key[Array, ""]:
         """The same for draws that are published as they are: no function of the data even to whoever knows the seed."""
-        return key_from_entropy() if self.seed is None else key_of_bytes(self._material + purpose.encode())
+        if self.seed is None:
+            return self._key_from_entropy(f"{purpose}, published")
+        return key_of_bytes(self._material + purpose.encode())
 
     def nonce(self, purpose: str) -> str:
         """A name for what is drawn for that purpose, 32 hexadecimal digits: it is published, so it is no function of the data."""
         if self.seed is None:
-            return os.urandom(16).hex()
+            own = os.urandom(32) if self.entropy is None else self.entropy
+            return hashlib.sha256(own + f"nonce, {purpose}".encode()).hexdigest()[:32]
         # Slowly, so that a published nonce doesn't let anyone try all seeds in no time.
         return hashlib.scrypt(self._material + purpose.encode(), salt=b"jaxdp nonce", n=2**14, r=8, p=1, dklen=16).hex()
+
+    def _key_from_entropy(self, purpose: str) -> Key[Array, ""]:
+        return key_from_entropy() if self.entropy is None else key_of_bytes(self.entropy + f"key, {purpose}".encode())
 
     @cached_property
     def _material(self) -> bytes:

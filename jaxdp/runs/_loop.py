@@ -2,7 +2,7 @@
 
 The data stay on the device. While one step runs the next ones are already queued, so the device never waits for the host;
 metrics are read as they become ready, which drives the progress display, and everything is read at the end of an epoch. Between
-two calls is where a run that is asked to stop stops, with a checkpoint of all it has made.
+two calls is where a run that is asked to stop stops, with a checkpoint of all it has made; of several processes all do so there.
 """
 
 import time
@@ -14,9 +14,10 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from .._interrupts import asked_to_stop, stop_here
+from .._interrupts import Interrupted
 from .._platform import default_platform
 from ..dpsgd._step import StepMetrics, TrainState
+from ._pace import Pace
 
 _AHEAD = 8  # calls queued on the device before the host waits for the oldest
 _SECONDS_BETWEEN_CHECKPOINTS = 60.0
@@ -77,7 +78,7 @@ class Loop:
     first_step_seconds: float | None = None
     training_seconds: float = 0.0
     steps_timed: int = 0
-    _saved_at: float = field(default_factory=time.monotonic)
+    _pace: Pace = field(default_factory=lambda: Pace(_SECONDS_BETWEEN_CHECKPOINTS))
 
     @property
     def milliseconds_per_step(self) -> float | None:
@@ -92,12 +93,12 @@ class Loop:
     def epochs(self, state: TrainState, totals: Totals) -> Iterator[tuple[int, TrainState, Totals]]:
         """Yield (epoch counted from 1, state, totals) at the end of each epoch that `state` has not finished yet."""
         while state.step < self.steps:
-            stop_here()  # what there is has been saved
+            self._pace.stop_here()  # what there is has been saved
             epoch = state.step // self.steps_per_epoch + 1
             state = self._finish_epoch(state, totals, min(epoch * self.steps_per_epoch, self.steps))
             yield epoch, state, totals
             totals = Totals()
-            self._saved_at = time.monotonic()
+            self._pace.saved()
 
     def _finish_epoch(self, state: TrainState, totals: Totals, end: int) -> TrainState:
         per_call = steps_per_call(self.steps_per_epoch)
@@ -114,13 +115,14 @@ class Loop:
             else:
                 totals.add(jax.device_get(waiting.popleft()))
                 self.on_steps(state.step - sum(len(m.loss) for m in waiting), totals)
-            due = time.monotonic() - self._saved_at > _SECONDS_BETWEEN_CHECKPOINTS or asked_to_stop()
-            if due and state.step < end:
+            save, stop = self._pace.due() if state.step < end else (False, False)
+            if save:
                 while waiting:
                     totals.add(jax.device_get(waiting.popleft()))
                 self.save(state, totals)
-                self._saved_at = time.monotonic()
-                stop_here()
+                self._pace.saved()
+            if stop:
+                raise Interrupted
         jax.block_until_ready(state.params)
         self.training_seconds += time.perf_counter() - started
         self.steps_timed += state.step - timed_from

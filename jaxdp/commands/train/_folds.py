@@ -15,7 +15,7 @@ from ...runs._finished import FinishedRun
 from ...runs._folder import PRIVATE, RunFolder, new_path
 from ...runs._report import two_columns
 from ._options import TrainOptions
-from ._train import read_ledger, train
+from ._train import read_ledger, train, train_in_folder
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ def train_folds(options: TrainOptions, console: Console | None = None) -> Folds:
     return folds
 
 
-def train_or_folds(options: TrainOptions) -> FinishedRun | Folds:
-    """One model, or with --folds and without --fold one for each part of the records."""
-    return train(options) if options.folds is None or options.fold is not None else train_folds(options)
+def train_or_folds(options: TrainOptions) -> Path | Folds:
+    """One model's folder, or with --folds and without --fold the findings of one for each part of the records."""
+    return train_in_folder(options) if options.folds is None or options.fold is not None else train_folds(options)
 
 
 def _check_folder(path: Path) -> None:

@@ -8,6 +8,7 @@ import tyro
 
 from ... import _checks
 from ..._errors import UsageError
+from ..._processes import Meeting
 from ...data._table import MOA_CATEGORIES
 from ...models import MODELS, check_model, models_for, options_of, sees_pixels, suits
 from .._effects import CUTTING, Effect, check_effects
@@ -23,6 +24,7 @@ _OF_TABLES = (
     *("features", "targets", "columns", "categories", "bounds", "bounds_file", "bounds_noise", "missing"),
     *("folds", "fold", "precision"),
 )
+_OF_SEVERAL = ("devices", "distributed", "coordinator", "num_processes", "process_id")
 _OF_MODELS = ("activation", "hidden", "scales")
 _ABOUT_RECIPES = (
     "a preset for all that is not given beside it; by default the first of these that has the model: "
@@ -33,6 +35,12 @@ _EFFECTS = (
         _OF_PRIVACY,
         lambda run: run.dp,
         lambda _: "with --no-dp, which trains without privacy",
+        ", or train with privacy by leaving out --no-dp",
+    ),
+    Effect(
+        _OF_SEVERAL,
+        lambda run: run.dp,
+        lambda _: "with --no-dp, which trains on one device",
         ", or train with privacy by leaving out --no-dp",
     ),
     Effect(
@@ -185,10 +193,22 @@ class TrainOptions:
     """for repeatable experiments: whoever knows it can subtract the noise; by default the operating system's entropy"""
     device: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
     """where to train; auto takes the best there is"""
+    devices: int | None = None
+    """how many devices of that kind, of each process, divide the work of a step; all by default, one with --no-dp"""
+    distributed: bool = False
+    """be one of several processes that train one model, all started with the same command; they find each other where JAX knows
+    the cluster (SLURM, Open MPI, GKE, Cloud TPU), and else by the next three"""
+    coordinator: str | None = None
+    """HOST:PORT at which process 0 waits for the others; implies --distributed"""
+    num_processes: int | None = None
+    """with --coordinator: how many processes there are"""
+    process_id: int | None = None
+    """with --coordinator: which one this is, counted from 0; process 0 writes the folder and shows how far it is"""
     output: Path | None = None
     """folder for this run's results; runs/DATASET-MODEL-TIME if not given"""
     resume: Path | None = None
-    """folder of an interrupted run to go on with, under the options it was started with (--microbatch-size may be another)"""
+    """folder of an interrupted run to go on with, under the options it was started with (--microbatch-size, devices and
+    processes may be others)"""
     effects: ClassVar[tuple[Effect, ...]] = _EFFECTS
 
     @property
@@ -208,6 +228,24 @@ class TrainOptions:
         """Whether the data are a table, which `features` and `targets` name, and not a data set with a name."""
         return self.dataset == "csv"
 
+    @property
+    def of_several(self) -> bool:
+        """Whether this is one of several processes."""
+        return self.distributed or self.coordinator is not None
+
+    @property
+    def meeting(self) -> Meeting:
+        """Where the processes find each other."""
+        return Meeting(self.coordinator, self.num_processes, self.process_id)
+
+    @property
+    def of_several_typed(self) -> tuple[str, ...]:
+        """The same as it is typed."""
+        if self.coordinator is None:
+            return ("--distributed",) if self.distributed else ()
+        given = {"coordinator": self.coordinator, "num-processes": self.num_processes, "process-id": self.process_id}
+        return tuple(f"--{name} {value}" for name, value in given.items())
+
     def check(self) -> None:
         """Refuse values out of range, with the flag's name, the value and the fix; and options without effect."""
         check_effects(self)
@@ -224,6 +262,8 @@ class TrainOptions:
             "epochs": "give the number of passes over the data",
             "batch_size": "give the number of examples a step",
             "microbatch_size": "give the examples to process at once",
+            "devices": "give how many devices are to share the work",
+            "num_processes": "give how many processes train together",
             "patience": "give the epochs to wait for a better loss",
             "folds": "give the number of parts, such as 5",
             "scales": "give the octaves of scattering, such as 2",
@@ -244,6 +284,7 @@ class TrainOptions:
         check_holdout(self.holdout)
         check_seed(self.seed)
         check_model(self.architecture)
+        self._check_processes()
         if self.is_table:
             self._check_table()
         if self.dp and not self.recipe_in_use.dp:
@@ -252,6 +293,30 @@ class TrainOptions:
             )
         if self.dp:
             self._check_privacy()
+
+    def _check_processes(self) -> None:
+        given = (self.coordinator, self.num_processes, self.process_id)
+        if given != (None, None, None) and None in given:
+            raise UsageError(
+                f"--coordinator={self.coordinator} --num-processes={self.num_processes} --process-id={self.process_id}: give all "
+                "three, or --distributed alone where JAX knows the cluster"
+            )
+        if self.coordinator is not None:
+            host, _, port = self.coordinator.rpartition(":")
+            if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+                raise UsageError(f"--coordinator={self.coordinator} must be HOST:PORT, such as 10.0.0.1:1234")
+        if (
+            self.num_processes is not None
+            and self.process_id is not None
+            and not 0 <= self.process_id < self.num_processes
+        ):
+            raise UsageError(
+                f"--process-id={self.process_id} must be one of --num-processes={self.num_processes}, counted from 0"
+            )
+        if self.of_several and self.folds is not None and self.fold is None:
+            raise UsageError(
+                f"--folds={self.folds} with several processes: they train one model together; give --fold for one after the other"
+            )
 
     def _check_table(self) -> None:
         if not suits(self.architecture, "features"):

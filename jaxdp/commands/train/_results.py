@@ -48,7 +48,7 @@ class Results:
     spent_before: Ledger
     nonce: str
 
-    def _keep(self, loop: Loop, state: TrainState) -> None:
+    def keep(self, loop: Loop, state: TrainState, devices: Devices, started: float) -> None:
         """Write the model, the pictures, and then what came out, which stays private."""
         records = self.folder.metrics()
         last, run, options = records[-1], self.plan.run, self.options
@@ -61,10 +61,10 @@ class Results:
             "batch_size": self.plan.batch_size,
             "steps": state.step,
             "epochs": last["epoch"],
-            "device": in_words(self.device),
+            "device": devices.in_words(),
             "first_step_seconds": loop.first_step_seconds,
             "milliseconds_per_step": loop.milliseconds_per_step,
-            "seconds": time.perf_counter() - self.started,
+            "seconds": time.perf_counter() - started,
             "folder": str(self.folder.path),
         }
         title = f"{options.architecture} on {self.problem.name}, without privacy"
@@ -75,12 +75,12 @@ class Results:
             title = f"{options.architecture} on {self.problem.name}, ε = {shown:.3f} at δ = {options.delta:g}"
         plot_metrics(records, title, self.folder.plot)
         close_to_others(self.folder.plot)
-        save_model(self.folder.model(private=run is None), params_of(state), state.step)
+        save_model(self.folder.model(private=run is None), here(params_of(state)), state.step)
         self.folder.write_json(f"{PRIVATE}/summary.json", summary)
 
     def _ledger(self, run: DPSGD) -> Ledger:
         """All that was spent, this run with it."""
-        return self.spent_before.extend(run.ledger(nonce=self.config["nonce"]))
+        return self.spent_before.extend(run.ledger(nonce=self.nonce))
 
     def _privacy(self, run: DPSGD) -> dict[str, Any]:
         """The summary's part about privacy."""
@@ -100,7 +100,7 @@ class Results:
             "adjacency": run.adjacency,
         }
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
         """Write what says that the keys are erased, after they are, and at last what may be seen of the results."""
         summary = self.folder.summary()
         if self.plan.run is not None:

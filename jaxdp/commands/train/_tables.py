@@ -20,12 +20,13 @@ from ._problem import Problem, problem_of
 _HELD_BACK = 5  # by default a fifth of the records is
 
 
-def table_problem(options: TrainOptions, spent_before: Ledger) -> Problem:
+def table_problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | None = None) -> Problem:
     """Read and encode the files that the options name, and divide them into records to train and to evaluate on.
 
     Args:
         options: with the files.
         spent_before: what the same data have been used for before, from which estimated bounds differ in their noise.
+        entropy: as `KeySource` takes it.
 
     Raises:
         UsageError: for files that can't be read, don't match or hold what they shouldn't.
@@ -41,7 +42,7 @@ def table_problem(options: TrainOptions, spent_before: Ledger) -> Problem:
     train, test = _divided(raw.ids, options)
     read = (raw.values, targets, train)  # bounds that are estimated differ from run to run
     described = {"options": that_matter(options), "columns": columns, "spent_before": spent_before.to_dict()}
-    bounds, ledger = _bounds(options, raw, train, KeySource(options.seed, described, lambda: read))
+    bounds, ledger = _bounds(options, raw, train, KeySource(options.seed, described, lambda: read, entropy))
     encoding = datasets.Encoding(columns, categories, options.missing, bounds)
     table = datasets.Table(
         name=options.features.stem,

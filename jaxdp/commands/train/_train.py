@@ -2,11 +2,12 @@
 
 import importlib.metadata
 import json
+import os
 import shlex
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,19 @@ from rich.console import Console
 from ... import data as datasets
 from ..._errors import UsageError
 from ..._interrupts import resumable
-from ...accounting import Ledger, accountants_of, statement
+from ..._processes import agree, all_well, connected, from_first, is_first, on_first, several
+from ...accounting import Ledger
+from ...data._tfds import no_progress
 from ...dpsgd._run import DPSGD
 from ...dpsgd._step import TrainState
 from ...models import augmented
-from ...runs._checkpoint import Checkpoint, CheckpointFolder, save_model
-from ...runs._device import check_room, in_words, use_device
+from ...runs._checkpoint import Checkpoint, CheckpointFolder, of_first
+from ...runs._device import check_room
+from ...runs._devices import Devices, here, use_devices
 from ...runs._finished import FinishedRun, load_run
-from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path
+from ...runs._folder import RunFolder, as_written, new_path
 from ...runs._key_source import KeySource, nonce_as_words
 from ...runs._loop import Loop, Totals
-from ...runs._plots import plot_epsilon, plot_metrics
 from ...runs._report import ProgressDisplay, progress_display, rows_shown
 from .. import _options
 from .._options import from_dict, plan_that_matters, that_matter
@@ -39,7 +42,9 @@ from ._plan import Plan, resolve_plan
 from ._problem import Problem, problem_of
 from ._recipe import overruled
 from ._report import status_line, summary_table
+from ._results import Results
 from ._tables import table_problem
+
 
 def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
     """Train a model as `jaxdp train` does.
@@ -53,57 +58,132 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
 
     Raises:
         UsageError: for anything in the options, the data or the folder that makes the run impossible or its epsilon
-            untrue; before anything is compiled, but for a clipped gradient that isn't what differentiation says.
+            untrue; before anything is compiled, but for a clipped gradient that isn't what differentiation says. With several
+            processes also for what they disagree on.
     """
+    return load_run(train_in_folder(options, console))
+
+
+def train_in_folder(options: TrainOptions, console: Console | None = None) -> Path:
+    """The same, for the folder of the run alone: of several processes, only the first one needs to see it."""
     options.check()
-    console = console or Console()
     started = time.perf_counter()
-    device = use_device(options.device)
-    if options.resume is None:
+    with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
+        devices = use_devices(options.device, options.devices if options.dp else 1)
+        console = console or Console(quiet=not is_first())
+        agree({**_options.facts_of(options), **_versions()})
+        entropy = from_first(lambda: os.urandom(32)) if several() else None
+        begin = _new if options.resume is None else _resumed
+        job = begin(options, _Setting(devices, console, entropy, started, held))
+        if job is not None:
+            job.run()
+            path = job.folder.path
+        else:
+            path = options.resume or Path()
+        if is_first():
+            _show(RunFolder(path), console)
+        return path
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """Where a run goes on: `held` keeps its folder locked until its end."""
+
+    devices: Devices
+    console: Console
+    entropy: bytes | None
+    started: float
+    held: ExitStack
+
+
+def _new(options: TrainOptions, setting: _Setting) -> "_Job":
+    """A run that begins, in a folder of its own."""
+
+    def prepared() -> tuple[Problem, Ledger, Plan]:
         spent_before = read_ledger(options.ledger)
-        problem = _problem(options, spent_before)
-        _check_room(device, problem)
+        problem = _problem(options, spent_before, setting.entropy)
+        _check_room(setting.devices, problem)
         spent_before = spent_before.extend(problem.spent)
-        plan = resolve_plan(options, len(problem.train[0]), spent_before)
+        return problem, spent_before, resolve_plan(options, len(problem.train[0]), spent_before)
+
+    problem, spent_before, plan = all_well(prepared)
+    _agree_on_data(problem)
+
+    def begun() -> RunFolder:
         folder = RunFolder.create(_path_for(options))
-        with folder.locked():
-            folder.begin(_config(options, plan, problem, spent_before), options.seed, problem.fingerprint)
-            _Job(options, folder, problem, device, console, started).run()
-    else:
-        folder = RunFolder.existing(options.resume)
+        setting.held.enter_context(folder.locked())
+        folder.begin(_config(options, plan, problem, spent_before), options.seed, problem.fingerprint)
+        return folder
+
+    folder = on_first(begun)
+    return _job(options, setting, folder, problem)
+
+
+def _resumed(options: TrainOptions, setting: _Setting) -> "_Job | None":
+    """A run that is gone on with; None where nothing is left to do."""
+    assert options.resume is not None
+    resume = options.resume
+
+    def opened() -> RunFolder:
+        folder = RunFolder.existing(resume)
         with as_written(folder.path / "config.json"):
             _options.check_resumed(folder.path, folder.options(), options)
-        with nullcontext() if folder.is_finished else folder.locked():
-            if not folder.is_finished:
-                problem = _problem(options, Ledger())
-                _check_room(device, problem)
-                if not folder.is_trained:  # of which the fingerprint may be erased already
-                    folder.check_data(problem.fingerprint)
-                _Job(options, folder, problem, device, console, started).run()
-    _show(folder, console)
-    return load_run(folder.path)
+        if not folder.is_finished:
+            setting.held.enter_context(folder.locked())
+        return folder
+
+    folder = on_first(opened)
+    if from_first(lambda: b"finished" if folder is not None and folder.is_finished else b""):
+        return None
+
+    def prepared() -> Problem:
+        problem = _problem(options, Ledger(), setting.entropy)
+        _check_room(setting.devices, problem)
+        return problem
+
+    problem = all_well(prepared)
+    _agree_on_data(problem)
+    job = _job(options, setting, folder, problem)
+    if not job.is_trained:  # of which the fingerprint may be erased already
+        on_first(lambda: job.folder.check_data(problem.fingerprint))
+    return job
 
 
-def _check_room(device: Any, problem: Problem) -> None:
+def _job(options: TrainOptions, setting: _Setting, folder: RunFolder | None, problem: Problem) -> "_Job":
+    """The run, of which the others hear from the first process what its folder says."""
+
+    def told() -> bytes:
+        assert folder is not None
+        return json.dumps([str(folder.path), folder.read_json("config.json"), folder.is_trained]).encode()
+
+    path, config, is_trained = json.loads(from_first(told))
+    return _Job(options, setting, RunFolder(Path(path)), problem, config, is_trained)
+
+
+def _agree_on_data(problem: Problem) -> None:
+    if several():
+        agree({"the data": problem.fingerprint(b"of several processes")})
+
+
+def _check_room(devices: Devices, problem: Problem) -> None:
     fix = "give a model that keeps less, such as --model cnn, more --scales, or a data set of fewer or smaller inputs"
-    check_room(device, problem.model, problem.train[0], problem.test[0], fix=fix)
+    inputs = (problem.train[0], problem.test[0])
+    check_room(devices.own, problem.model, *inputs, fix=fix, copies=devices.copies)
 
 
 @dataclass
 class _Job:
-    """A run under way: what does not change while it goes on, and the pieces of its course."""
+    """A run under way: what does not change while it goes on, and the pieces of its course.
+
+    Every process of it goes the same way. The first one alone touches the folder, evaluates and shows.
+    """
 
     options: TrainOptions
+    setting: _Setting
     folder: RunFolder
     problem: Problem
-    device: Any
-    console: Console
-    started: float
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        """The run as the folder describes it, the same when it is gone on with."""
-        return self.folder.read_json("config.json")
+    config: dict[str, Any]  # the run as the folder describes it, the same when it is gone on with
+    is_trained: bool
 
     @cached_property
     def plan(self) -> Plan:
@@ -123,18 +203,23 @@ class _Job:
 
     def run(self) -> None:
         """Start or go on, train, evaluate after each epoch, keep the model, erase the keys, and then state it."""
-        with resumable(f"jaxdp train --resume {shlex.quote(str(self.folder.path))}"):
-            if not self.folder.is_trained:
+        nonce = self.config["nonce"]
+        results = Results(self.options, self.folder, self.problem, self.plan, self.spent_before, nonce)
+        with resumable(
+            " ".join(("jaxdp train --resume", shlex.quote(str(self.folder.path)), *self.options.of_several_typed))
+        ):
+            if not self.is_trained:
                 self._tell_of_the_plan()
-                with CheckpointFolder(self.folder.checkpoints, self.folder.mark) as checkpoints:
-                    loop, state = self._train(checkpoints)
-                self._keep(loop, state)
-            self.folder.erase()
-            self._publish()
+                with ExitStack() as opened:
+                    open_ = lambda: CheckpointFolder(self.folder.checkpoints, self.folder.mark)
+                    loop, state = self._train(on_first(lambda: opened.enter_context(open_())))
+                on_first(lambda: results.keep(loop, state, self.setting.devices, self.setting.started))
+            on_first(self.folder.erase)
+            on_first(results.publish)
 
     def _tell_of_the_plan(self) -> None:
         if lines := overruled(self.options):
-            self.console.print(
+            self.setting.console.print(
                 f"recipe {self.options.recipe}, with {', '.join(lines)}", highlight=False, soft_wrap=True
             )
         if self.plan.steps < self.plan.asked:
@@ -142,25 +227,32 @@ class _Job:
                 f"stopping after {self.plan.steps} of {self.plan.asked} steps, before --target-epsilon "
                 f"{self.options.target_epsilon} is overshot"
             )
-            self.console.print(line, highlight=False, soft_wrap=True)
+            self.setting.console.print(line, highlight=False, soft_wrap=True)
         if self.plan.run is not None and (warning := cut_nearly_always(self.plan.run)):
-            self.console.print(warning, highlight=False, soft_wrap=True)
+            self.setting.console.print(warning, highlight=False, soft_wrap=True)
 
-    def _begun(self, step: Any, checkpoints: CheckpointFolder) -> Checkpoint:
-        """From where to go on: the newest checkpoint, or the state before the first step."""
-        keys = KeySource(self.options.seed, _described(self.config), lambda: self.problem.read)
+    def _begun(self, step: Any, checkpoints: CheckpointFolder | None) -> tuple[Checkpoint, bool]:
+        """From where to go on: the newest checkpoint, or the state before the first step; and whether it has stopped there."""
+        keys = KeySource(self.options.seed, _described(self.config), lambda: self.problem.read, self.setting.entropy)
         fresh = step.init(self.problem.model.init(keys.key("parameters")), keys.key("run"))
         nonce = None if self.plan.run is None else nonce_as_words(self.config["nonce"])
-        fresh = fresh._replace(spent_before=self.spent_before, nonce=nonce)
-        start, damaged = checkpoints.load(_checkpoint(fresh, Totals()))
+        fresh = _checkpoint(fresh._replace(spent_before=self.spent_before, nonce=nonce), Totals())
+        found = on_first(lambda: self._found(fresh, checkpoints)) or fresh
+        stopped = bool(from_first(lambda: b"stopped" if self._has_stopped() else b""))
+        return of_first(found), stopped
+
+    def _found(self, fresh: Checkpoint, checkpoints: CheckpointFolder | None) -> Checkpoint:
+        """The newest checkpoint of the folder, where the fresh state goes if there is none."""
+        assert checkpoints is not None
+        start, damaged = checkpoints.load(fresh)
         for line in damaged:
-            self.console.print(f"{line}: going on from the one before", highlight=False, soft_wrap=True)
+            self.setting.console.print(f"{line}: going on from the one before", highlight=False, soft_wrap=True)
         if start is None:
             if self.folder.metrics():
                 raise UsageError(
                     f"{self.folder.checkpoints} has no checkpoint, though epochs were made: start the run anew"
                 )
-            start = _checkpoint(fresh, Totals())
+            start = fresh
             checkpoints.save(start)
         self.folder.keep_metrics(self.folder.metrics(up_to_step=start.state.step))
         return start
@@ -173,37 +265,52 @@ class _Job:
             return PlainStep(loss, optimize, batch_size=self.plan.batch_size, steps_per_epoch=self.plan.steps_per_epoch)
         return self.plan.run.make_step(loss, optimize, has_aux=True)
 
-    def _train(self, checkpoints: CheckpointFolder) -> tuple[Loop, TrainState]:
-        step, model = self._step(), self.problem.model
-        start = self._begun(step, checkpoints)
-        state = start.state
-        (inputs, labels), (test_inputs, test_labels) = self.problem.train, self.problem.test
-        on_device = jax.device_put((self._prepared(inputs), labels))
-        test_inputs = self._prepared(test_inputs)
-        with progress_display(self.console, self.plan.steps, start.state.step) as display:
+    def _train(self, checkpoints: CheckpointFolder | None) -> tuple[Loop, TrainState]:
+        step, devices = self._step(), self.setting.devices
+        start, stopped = self._begun(step, checkpoints)
+        state = devices.holding(start.state)
+        inputs, labels = self.problem.train
+        data = devices.everywhere((self._prepared(inputs), labels))
+        test_inputs = on_first(lambda: self._prepared(self.problem.test[0]))
+        with progress_display(self.setting.console, self.plan.steps, state.step) as display:
+
+            def save(state: TrainState, totals: Totals) -> None:
+                assert checkpoints is not None
+                checkpoints.save(_checkpoint(state, totals))
+
+            def end_of_epoch(epoch: int, state: TrainState, totals: Totals) -> bytes:
+                record = self._record(loop, epoch, state.step, totals) | self._evaluated(state, test_inputs)
+                self.folder.add_metrics(record)
+                save(state, Totals())
+                display.end_of_epoch(status_line(record, self.plan.epochs))
+                return b"stop" if self._has_stopped() else b""
+
             loop = Loop(
                 step=step,
-                data=on_device,
+                data=data,
                 steps_per_epoch=self.plan.steps_per_epoch,
                 steps=self.plan.steps,
                 on_steps=lambda made, totals: self._show_progress(display, loop, made, totals),
-                save=lambda state, totals: checkpoints.save(_checkpoint(state, totals)),
+                save=lambda state, totals: on_first(lambda: save(state, totals)),
             )
-            epochs = () if self._has_stopped() else loop.epochs(start.state, Totals(**start.totals))
+            epochs = () if stopped else loop.epochs(state, Totals(**start.totals))
             for epoch, state, totals in epochs:
-                record = self._record(loop, epoch, state.step, totals)
-                predicted = model.probabilities(params_of(state), test_inputs)
-                record["test_loss"], record["test_accuracy"] = model.evaluate(predicted, test_labels)
-                self.folder.add_metrics(record)
-                checkpoints.save(_checkpoint(state, Totals()))
-                display.end_of_epoch(status_line(record, self.plan.epochs))
-                if self._has_stopped():
+                if from_first(partial(end_of_epoch, epoch, state, totals)):
                     break
         return loop, state
 
+    def _evaluated(self, state: TrainState, test_inputs: Any) -> dict[str, float]:
+        """The model on the examples that it is not trained on."""
+        model = self.problem.model
+        predicted = model.probabilities(here(params_of(state)), test_inputs)
+        loss, accuracy = model.evaluate(predicted, self.problem.test[1])
+        return {"test_loss": loss, "test_accuracy": accuracy}
+
     def _prepared(self, inputs: np.ndarray) -> Any:
         """Inputs as the model takes them."""
-        return jax.block_until_ready(self.problem.model.prepare(inputs, progress=rows_shown))
+        return jax.block_until_ready(
+            self.problem.model.prepare(inputs, progress=rows_shown if is_first() else no_progress)
+        )
 
     def _has_stopped(self) -> bool:
         """Whether the loss on examples held back has been no better for --patience epochs."""
@@ -230,7 +337,7 @@ class _Job:
             "accountant": self.plan.accountant,
             "delta": self.options.delta if run else None,
             "steps_per_second": loop.steps_per_second,
-            "seconds": time.perf_counter() - self.started,
+            "seconds": time.perf_counter() - self.setting.started,
         }
 
     def _epsilon(self, made: int) -> float | None:
@@ -274,11 +381,12 @@ def read_ledger(path: Path | None) -> Ledger:
     return Ledger.from_dict(content.get("ledger", content) if isinstance(content, dict) else content)
 
 
-def _problem(options: TrainOptions, spent_before: Ledger) -> Problem:
-    """The problem that the options pose."""
+def _problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | None = None) -> Problem:
+    """The problem that the options pose; `entropy` is for `KeySource`."""
     if options.is_table:
-        return table_problem(options, spent_before)
-    data = datasets.load_labelled(options.dataset, options.data_dir, progress=rows_shown)
+        return table_problem(options, spent_before, entropy)
+    progress = rows_shown if is_first() else no_progress
+    data = datasets.load_labelled(options.dataset, options.data_dir, progress=progress)
     return problem_of(datasets.hold_back(data, options.holdout), options)
 
 
@@ -286,7 +394,7 @@ def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: L
     """The part of a run that is published before it begins: neither its seed nor anything that the data tell for nothing."""
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
     config = {
-        "options": _options.to_dict(replace(options, seed=None)),
+        "options": _options.to_dict(replace(options, seed=None, **_options.ALONE)),
         "plan": {**vars(plan), "run": plan.run.to_dict() if plan.run else None},
         "spent_before": spent_before.to_dict(),
         "model": problem.described,
@@ -295,6 +403,12 @@ def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: L
     }
     described = _described(json.loads(json.dumps(config)))
     return {**config, "nonce": KeySource(options.seed, described, lambda: problem.read).nonce("run")}
+
+
+def _versions() -> dict[str, str]:
+    """Of the packages on which it depends what a process computes."""
+    names = ("jax", "jaxlib", "flax", "optax", "dp-accounting", "jaxdp-privacy")
+    return {f"the version of {name}": importlib.metadata.version(name) for name in names}
 
 
 def _described(config: dict[str, Any]) -> Any:
