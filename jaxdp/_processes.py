@@ -52,8 +52,8 @@ def agree(facts: Mapping[str, bytes | str]) -> None:
     if said:
         more = f" and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
         raise UsageError(
-            f"the processes of this run disagree on {', '.join(said[:_NAMED])}{more}: their draws and noise would not be those of "
-            "one run; start all of them with the same command, seed, data and versions of packages"
+            f"the processes of this run disagree on {', '.join(said[:_NAMED])}{more}: their draws and noise would not be those "
+            "of one run; start all of them with the same command, seed, data and versions of packages"
         )
 
 
