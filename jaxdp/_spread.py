@@ -80,7 +80,7 @@ class Spread:
         return jax.tree.unflatten(jax.tree.structure(changing), places)
 
     def on_each(self, part: Callable[..., Any], params: Any, data: Any, *args: Any) -> Any:
-        """`part(params, data, *args)` on every device, of its own examples, added up over the devices; traced, within `run`.
+        """`part(params, data, *args)` on every device, of its own examples; traced, within `run`.
 
         Args:
             part: gives a pair: sums as `scattered` gives them, and a pytree of other sums. It has of parameters and data what
@@ -90,26 +90,47 @@ class Spread:
             *args: pytrees of arrays, the same on every device.
 
         Returns:
-            The pair: sums divided as the parameters are, and the others, which every device has.
+            What each device has, for `add_up`: the pair, each leaf with a leading axis of devices to be added up over.
         """
-        kept = self._divided(params)
         rows = PartitionSpec(self.axes) if self.rows_divided else PartitionSpec()
+        kept = self._divided(params)
+        each = lambda *given: jax.tree.map(lambda leaf: leaf[None], part(*given))
+        in_specs = (kept, rows, *[PartitionSpec()] * len(args))
+        return self._shard_map(each, in_specs, self._stacked(kept))(params, data, *args)
 
-        def total(*given: Any) -> Any:
-            sums, others = part(*given)
-            return jax.tree.map(self._add_up, sums, kept), jax.tree.map(
-                partial(self._add_up, spec=PartitionSpec()), others
-            )
+    def add_up(self, addends: Any) -> Any:
+        """What `on_each` gave, added up over the devices: sums divided as the parameters are, others on every device."""
+        kept = self._divided(addends[0])
 
-        program = jax.shard_map(
-            total,
+        def total(addends: Any) -> Any:
+            sums, others = jax.tree.map(lambda leaf: leaf[0], addends)
+            sums = jax.tree.map(lambda leaf, spec: self._psum(leaf, self._remaining(spec)), sums, kept)
+            return sums, jax.tree.map(lambda leaf: self._psum(leaf, self.axes), others)
+
+        return self._shard_map(total, (self._stacked(kept),), (kept, PartitionSpec()))(addends)
+
+    def _stacked(self, kept: Any) -> Any:
+        """Where addends are: those of parameters, which are divided like `kept`, and others."""
+        of_sum = lambda spec: PartitionSpec(self._remaining(spec) or None, *spec)
+        is_spec = lambda leaf: isinstance(leaf, PartitionSpec)
+        return jax.tree.map(of_sum, kept, is_leaf=is_spec), PartitionSpec(self.axes)
+
+    def _remaining(self, spec: PartitionSpec) -> tuple[str, ...]:
+        """The axes over which an addend of a parameter isn't added up yet."""
+        return tuple(axis for axis in self.axes if axis not in itertools.chain(*_names(spec)))
+
+    def _psum(self, leaf: Any, axes: tuple[str, ...]) -> Any:
+        return jax.lax.psum(leaf, axes) if axes else leaf
+
+    def _shard_map(self, program: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+        return jax.shard_map(
+            program,
             mesh=_automatic(self.mesh),
-            in_specs=(kept, rows, *[PartitionSpec()] * len(args)),
-            out_specs=(kept, PartitionSpec()),
+            in_specs=in_specs,
+            out_specs=out_specs,
             axis_names=set(self.axes),
             check_vma=False,  # a loss has loops whose carries it doesn't know
         )
-        return program(params, data, *args)
 
     def whole(self, params: Any) -> Any:
         """Parameters of which a device has its part; traced, within `on_each`."""
@@ -159,11 +180,6 @@ class Spread:
         rows = read(leaf, jnp.where((here >= 0) & (here < leaf.shape[0]), here, leaf.shape[0]))
         added = rows.astype(jnp.int8) if rows.dtype == jnp.bool_ else rows  # zeros but on one device
         return jax.lax.psum_scatter(added, self.axes, scatter_dimension=0, tiled=True).astype(rows.dtype)
-
-    def _add_up(self, leaf: Any, spec: PartitionSpec) -> Any:
-        """Over the devices that have the same part."""
-        axes = tuple(axis for axis in self.axes if axis not in itertools.chain(*_names(spec)))
-        return jax.lax.psum(leaf, axes) if axes else leaf
 
     def _divided(self, params: Any) -> Any:
         """Over which of `axes` the parameters are divided, without those that end at none."""

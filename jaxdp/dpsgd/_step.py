@@ -21,7 +21,7 @@ from .._errors import UsageError
 from .._spread import Spread, spread_of
 from .._types import LossFn, Params
 from ..accounting import Ledger
-from ..clipping import check_batch, check_params, takes_rng
+from ..clipping import Summing, check_batch, check_params, takes_rng
 from ..noise._keys import Domain, nonce_in_hex, nonce_of, own_key
 from ..transforms import check_numbers, check_suitable, check_transform, in_float32
 from ._agreement import agree_on_step
@@ -308,16 +308,9 @@ class PrivateStep:
         loss_key = jax.random.fold_in(keys.loss, step)
         draw = sampler.draw(step)
         # Microbatches fill a draw of the usual size: few draws need a further, mostly empty one.
-        sums = self._grad_fn.sum_draw(
-            params,
-            data,
-            draw,
-            *shared,
-            usual_size=sampler.usual_size,
-            rng=loss_key if self._takes_rng else None,
-            rule_state=rule_state,
-            spread=spread,
-        )
+        summing = Summing(self._grad_fn, spread, sampler.usual_size)
+        rng = loss_key if self._takes_rng else None
+        sums = summing.of_draw(params, data, draw, shared, rng=rng, rule_state=rule_state)
         noise = self.run.privatize(keys.noise)
         means, noise_state = noise.update(sums.grads, noise_state, sensitivity=sums.sensitivity)
         updates, opt_state = self._optimizer.update(means, opt_state, params)
