@@ -24,12 +24,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._errors import UsageError
+from .._platform import default_device
 from .._processes import broadcast, from_first, is_first, several
 from .._types import Params
 from ..accounting import Ledger
 from ..dpsgd._step import TrainState
 from ._devices import here
 from ._folder import close_to_others
+from ._of_one import CheckpointerOfOne
 
 _Read = TypeVar("_Read")
 _TREES = ("opt_state", "rule_state", "noise_state")  # of a state, beside its parameters and keys
@@ -229,20 +231,25 @@ def _checkpointer(path: Path, *, keep: int, alone: bool) -> Any:
     """Of the newest so many; `alone` in the folder, it clears away what a kill left half done."""
     from orbax.checkpoint import v1 as ocp
 
+    if several():
+        with _orbax():
+            return CheckpointerOfOne(path, keep=keep, alone=alone)
     newest = ocp.training.preservation_policies.LatestN(keep)
-    own = jax.process_index()  # of several processes one writes and reads, and orbax waits for no other
-    processes = ocp.options.MultiprocessingOptions(primary_host=own, active_processes={own} if several() else None)
     with _orbax():  # orbax takes any path, and declares its own
         return ocp.training.Checkpointer(
             path,  # pyright: ignore[reportArgumentType]
-            context=ocp.Context(multiprocessing_options=processes),
             preservation_policy=newest,  # pyright: ignore[reportArgumentType]
             cleanup_tmp_directories=alone,
         )
 
 
 def _abstract(arrays: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)
+    """Their shapes and types, and where they are to be: where they are, or on the default device."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=_place(leaf)), arrays)
+
+
+def _place(leaf: Any) -> Any:
+    return getattr(leaf, "sharding", None) or jax.sharding.SingleDeviceSharding(default_device())
 
 
 def _arrays(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -32,8 +32,8 @@ class KeySource:
         seed: what the user gave; None for the operating system's entropy, of which nothing below is a function.
         described: everything that describes the run but for its data, in JSON.
         data: gives what the run reads of the data.
-        entropy: without a seed, 32 bytes of the operating system's for this run alone, from which keys follow; given where several
-            processes are to have the same, and else drawn for each key.
+        entropy: without a seed, 32 bytes of the operating system's for this run alone, from which keys follow; given where
+            several processes are to have the same, and else drawn for each key.
     """
 
     seed: int | None
