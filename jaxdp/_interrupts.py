@@ -77,6 +77,13 @@ def listening() -> Iterator[None]:
         ours.close()
 
 
+def listen_again() -> None:
+    """Take back what a library that was started since took for itself, as JAX's service for several processes does."""
+    if _listener.listening and threading.current_thread() is threading.main_thread():
+        for number in _SIGNALS:
+            signal.signal(number, signal.getsignal(number))
+
+
 @contextmanager
 def resumable(go_on: str) -> Iterator[None]:
     """Work that `go_on`, a command, goes on with: it stops at the next `stop_here`. Within such work, the outer one's counts."""

@@ -23,7 +23,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ._errors import UsageError
-from ._interrupts import Interrupted
+from ._interrupts import Interrupted, listen_again
 
 _Made = TypeVar("_Made")
 _NAMED = 5  # of what differs, in an error
@@ -50,6 +50,7 @@ def connected(meeting: Meeting) -> Iterator[None]:
         ConnectionError: where another process is gone, found when this one next talks to it; the work is broken off.
     """
     _meet(meeting)
+    listen_again()
     with _silent_output():  # the library of collectives tells standard output that they are there
         peers = [json.loads(each) for each in gathered(json.dumps([platform.node(), os.getpid()]).encode())]
     try:
