@@ -59,15 +59,19 @@ class RecordKind(NamedTuple):
 
     def put(self, rows: np.ndarray, values: np.ndarray, which: int, indices: list[int]) -> None:
         """Write one leaf's values [m, ...] into `rows`; refuses whole numbers that their dtype doesn't hold."""
-        if values.dtype != rows.dtype and rows.dtype.kind in "iu":
-            limits = np.iinfo(rows.dtype)
-            for row, *rest in np.argwhere((values < limits.min) | (values > limits.max))[:1]:
+        if values.dtype == rows.dtype:
+            rows[...] = values
+        elif rows.dtype.kind in "iu":
+            rows[...] = values
+            if (wrong := rows != values).any():
+                row, *rest = np.argwhere(wrong)[0]
                 raise UsageError(
                     f"records[{indices[row]}]{self.names[which]} holds {values[(row, *rest)]}, and JAX takes {values.dtype} as "
                     f"{rows.dtype}: give smaller numbers, or call jax.config.update('jax_enable_x64', True) first"
                 )
-        with np.errstate(over="ignore"):  # a float beyond float32 is infinite, as JAX has it
-            rows[...] = values
+        else:
+            with np.errstate(over="ignore"):  # a float beyond float32 is infinite, as JAX has it
+                rows[...] = values
 
     def tree(self, leaves: list[Any]) -> Any:
         """A pytree as a record is one."""

@@ -1,6 +1,8 @@
 """Records that are read when they are drawn."""
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -59,6 +61,7 @@ class Source:
             _checks.function("decode", self.decode, "give a function of one record as it is stored, or leave it out")
         if len(self) == 0:
             raise UsageError(f"records is empty: {_RECORDS}")
+        self._check_length()
 
     def __len__(self) -> int:
         """The number of records, as it was at first."""
@@ -153,6 +156,19 @@ class Source:
                 f"records had {len(self)} records and has {now} now: the draws are among the former, so leave them as they are "
                 "while they are read, or begin a new run with a new Source"
             )
+        for path, size in self._sizes.items():
+            with suppress(OSError):  # a file without a name any more can still be read
+                if (now := os.stat(path).st_size) != size:
+                    raise UsageError(
+                        f"the file {path} of records had {size} bytes and has {now} now: leave it as it is while it is read"
+                    )
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        """The files of memory-mapped arrays and their sizes: to read where a file has become shorter would kill the process."""
+        mapped = [leaf for leaf in jax.tree.leaves(self.records) if self._columns and isinstance(leaf, np.memmap)]
+        paths = [os.fspath(array.filename) for array in mapped if array.filename]
+        return {path: os.stat(path).st_size for path in paths if os.path.exists(path)}
 
     @cached_property
     def _kind(self) -> RecordKind:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import jaxdp
+from jaxdp import data
 from jaxdp.reading import Block, Reader, Source
 
 N = 23
@@ -87,6 +88,22 @@ def test_draws_of_jax_are_read_as_numbers() -> None:
     with Reader(Source(PAIRS), draw, block=8, most=N, first=0, steps=3) as reader:
         for step in range(3):
             assert_same(list(reader.blocks(step)), expected(draw(step).tolist(), 8, list(range(8))))
+
+
+def test_threads_read_a_tfds_data_source_at_once(tfds_dir: Path) -> None:
+    import tensorflow_datasets as tfds
+
+    prepared = tfds.builder_from_directory(tfds_dir / "mnist" / "3.0.1").as_data_source("train")
+    source = Source(prepared, lambda record: (record["image"], record["label"]), threads=8)
+    arrays = data.load("mnist", tfds_dir)
+    draws = np.random.default_rng(0).integers(0, len(source), (6, 24))
+    with Reader(source, lambda step: draws[step], block=8, most=32, first=0, steps=6) as reader:
+        for step, draw in enumerate(draws):
+            for block in reader.blocks(step):
+                images, labels = block.rows
+                indices = draw[block.start : block.start + 8]
+                np.testing.assert_array_equal(images, arrays.train_images[indices])
+                np.testing.assert_array_equal(labels, arrays.train_labels[indices])
 
 
 def test_each_step_is_drawn_once_and_only_a_few_steps_ahead() -> None:

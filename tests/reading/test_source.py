@@ -1,5 +1,6 @@
 """Records are read at their indices, whatever they are kept in."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,21 @@ def test_fewer_records_than_asked_for_are_an_error() -> None:
 
     with pytest.raises(jaxdp.UsageError, match=r"__getitems__\(\[4, 5, 6\]\) gave 2 records for 3"):
         Source(Short(PAIRS)).read(np.array([4, 5, 6]))
+
+
+@pytest.mark.parametrize("size", [0, 300, 700])
+def test_another_length_of_a_memory_mapped_file_is_an_error(size: int, tmp_path: Path) -> None:
+    source = Source((memmap(tmp_path / "x.npy", IMAGES), LABELS))
+    source.read(np.array([3]))
+    os.truncate(tmp_path / "x.npy", size)
+    with pytest.raises(jaxdp.UsageError, match=rf"x.npy of records had 608 bytes and has {size} now"):
+        source.read(np.array([3]))
+
+
+def test_a_memory_mapped_file_without_a_name_is_read_on(tmp_path: Path) -> None:
+    source = Source(memmap(tmp_path / "x.npy", IMAGES))
+    (tmp_path / "x.npy").unlink()
+    np.testing.assert_array_equal(source.read(np.array([3])), IMAGES[[3]])
 
 
 @pytest.mark.parametrize("change", [PAIRS[:2], []])
