@@ -40,7 +40,7 @@ class Parts:
         steps: int,
         places: Integer[np.ndarray, " rows"],
     ) -> None:
-        self.of_a_step = max(1, -(-most // block))
+        self.of_a_step = max(1, -(-min(most, len(source)) // block))
         self._source, self._draw, self._block, self._steps, self._places = source, draw, block, steps, places
         self._draws: dict[int, Integer[np.ndarray, " m"]] = {}
         self._kept = source.ahead // self.of_a_step + 2  # steps at most, of which parts are read at a time

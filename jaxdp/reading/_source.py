@@ -83,11 +83,10 @@ class Source:
 
     def check(self, indices: Any, name: str = "indices") -> Integer[np.ndarray, " m"]:
         """Indices as an array; refuses those that are no record's. `name` is what a message calls them."""
-        given = np.asarray(indices)
-        if given.ndim != 1 or not np.issubdtype(given.dtype, np.integer) or given.dtype.char == "m":
-            raise UsageError(
-                f"{name} is of {given.dtype} and shape {given.shape}: give whole numbers [m], the indices of records"
-            )
+        fix = "give whole numbers [m], the indices of records"
+        given = np.asarray(_checks.array(name, indices, fix))
+        if given.ndim != 1 or not np.issubdtype(given.dtype, np.integer):
+            raise UsageError(f"{name} is of {given.dtype} and shape {given.shape}: {fix}")
         wrong = given[(given < 0) | (given >= len(self))]
         if wrong.size:
             raise UsageError(f"{name} has {wrong[0]} in it, and there are {len(self)} records, counted from 0")
@@ -119,7 +118,7 @@ class Source:
         """The arrays whose rows are records; None where `records` is no pytree of arrays."""
         records = self.records
         if isinstance(records, list) or jax.tree_util.all_leaves([records]):
-            return [np.asarray(records)] if isinstance(records, np.ndarray | jax.Array) else None
+            return [_on_host(records)] if isinstance(records, np.ndarray | jax.Array) else None
         leaves = jax.tree_util.tree_leaves_with_path(records)
         arrays = [isinstance(leaf, np.ndarray | jax.Array) for _, leaf in leaves]
         if isinstance(records, tuple) and not any(arrays):
@@ -127,7 +126,7 @@ class Source:
         if not all(arrays):
             path, leaf = next(leaf for leaf, is_array in zip(leaves, arrays, strict=True) if not is_array)
             raise UsageError(f"records{jax.tree_util.keystr(path)} is a {type(leaf).__name__} and no array: {_RECORDS}")
-        return [np.asarray(leaf) for _, leaf in leaves]
+        return [_on_host(leaf) for _, leaf in leaves]
 
     @cached_property
     def _length(self) -> int:
@@ -214,6 +213,10 @@ class Source:
         if len(found) != len(indices):
             raise UsageError(f"records.__getitems__({indices}) gave {len(found)} records for {len(indices)} indices")
         return found
+
+
+def _on_host(array: np.ndarray | jax.Array) -> np.ndarray:
+    return np.asarray(_checks.array("records", array, _RECORDS) if isinstance(array, jax.Array) else array)
 
 
 def _take(kind: RecordKind, which: int, column: np.ndarray, indices: np.ndarray, rows: np.ndarray) -> None:

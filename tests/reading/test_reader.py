@@ -262,7 +262,7 @@ def test_a_record_of_another_kind_ends_reading() -> None:
         (np.ones(N, bool), r"draw\(0\) is of bool"),
         (np.array([1.0]), r"draw\(0\) is of float64"),
         (np.array([[1]]), r"draw\(0\) is of int64 and shape \(1, 1\)"),
-        (None, r"draw\(0\) is of object"),
+        (None, r"draw\(0\) is NoneType of object"),
     ],
 )
 def test_a_draw_of_what_is_no_record_ends_reading(drawn: Any, said: str) -> None:
