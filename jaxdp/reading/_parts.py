@@ -43,7 +43,9 @@ class Parts:
         self.of_a_step = max(1, -(-min(most, len(source)) // block))
         self._source, self._draw, self._block, self._steps, self._places = source, draw, block, steps, places
         self._draws: dict[int, Integer[np.ndarray, " m"]] = {}
-        self._kept = source.blocks_ahead(len(places)) // self.of_a_step + 2  # steps at most, of which parts are read at a time
+        self._kept = (
+            source.blocks_ahead(len(places)) // self.of_a_step + 2
+        )  # steps at most, of which parts are read at a time
         self._drawing = threading.Lock()
         self._stopped = threading.Event()
         self._threads: set[threading.Thread] = set()
