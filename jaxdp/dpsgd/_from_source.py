@@ -115,14 +115,13 @@ class FromSource:
         reading, summing = self._reading, self._reading.summing
         addends = reading.zeros()
         agree(partial(self._text, carry, addends, given, reading))
-        for block in reading.reader.blocks(step):
-            addends = self._add(
-                addends,
-                *self._placed(block, reading.sizes[step], reading),
-                put(jnp.int32(block.start)),
-                *given,
-                summing=summing,
-            )
+        try:
+            for block in reading.reader.blocks(step):
+                rows, mask = self._placed(block, reading.sizes[step], reading)
+                addends = self._add(addends, rows, mask, put(jnp.int32(block.start)), *given, summing=summing)
+        except BaseException:  # of a record that can't be read, or Ctrl-C: the next step begins to read anew
+            self.close()
+            raise
         size = put(jnp.int32(reading.sizes.pop(step, 0)))
         made = self._make(carry, addends, keys_there, size, summing=summing)
         reading.next = step + 1

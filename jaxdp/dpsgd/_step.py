@@ -32,6 +32,8 @@ from ._description import Run
 from ._from_source import FromSource, samples
 from ._self_check import self_check, signature
 
+_DATA = "give arrays [num_examples, ...], or jaxdp.reading.Source(records) for records that are read as they are drawn"
+
 
 class RunKeys(NamedTuple):
     """Three scalar keys, one for each kind of randomness.
@@ -198,13 +200,24 @@ class PrivateStep:
         nonce = nonce_of(keys.noise)
         return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before, nonce, noise_state)
 
+    def close(self) -> None:
+        """End what reads ahead of the steps over a source. The last step of a run does it by itself."""
+        self._from_source.close()
+
+    @property
+    def waited(self) -> float:
+        """Seconds that steps over a source have waited for its records; 0 where they were read in time."""
+        return self._from_source.waited
+
     def __call__(self, state: TrainState, data: Any, *shared: Any) -> tuple[TrainState, StepMetrics]:
         """One step.
 
         Args:
             state: from `init` or the step before, which takes its arrays; a copy that steps again, on other data, gets the same
                 noise, which then hides neither: see `TrainState`.
-            data: pytree of arrays [num_examples, ...], inputs and labels together, the same at every step.
+            data: pytree of arrays [num_examples, ...], inputs and labels together, the same at every step. Or a
+                `jaxdp.reading.Source` of records that don't fit in memory, of which those drawn are read ahead of the steps: the
+                same parameters come out, to the bit.
             *shared: handed to the loss after the example, as they are; `jaxdp.Shared(value)` where an axis has the length
                 num_examples. Each new value of what is no array, such as a Python number, is compiled anew: give
                 `jnp.float32(x)` where it changes from step to step.
@@ -221,7 +234,11 @@ class PrivateStep:
         return state, jax.tree.map(lambda leaf: leaf[0], metrics)
 
     def many(self, state: TrainState, data: Any, *shared: Any, num_steps: int) -> tuple[TrainState, StepMetrics]:
-        """`num_steps` steps in one compiled program; the metrics are stacked [num_steps]. Else as a call."""
+        """`num_steps` steps in one compiled program; the metrics are stacked [num_steps]. Else as a call.
+
+        Over a `Source` they are made one by one. Where a record can't be read, the state of a call of one step can be gone on
+        from; one of several steps may be gone.
+        """
         num_steps = _checks.count("num_steps", num_steps, "give how many steps to make")
         _check_state(state, "step")
         _refuse_traced("data and what is shared", (data, shared, jnp.zeros(())))  # which is traced within any trace
@@ -238,7 +255,7 @@ class PrivateStep:
                 f"step {state.step} + {num_steps} exceeds the run's steps={self.run.steps}: further steps would cost more "
                 "than run.epsilon says; describe a longer run with jaxdp.DPSGD(steps=...)"
             )
-        size = len(data) if isinstance(data, Source) else check_batch(data)
+        size = len(data) if isinstance(data, Source) else check_batch(data, _DATA)
         if size != self.run.num_examples:
             raise UsageError(
                 f"data has {size} examples and the run was described with num_examples={self.run.num_examples}: its "
