@@ -50,11 +50,30 @@ class Spread:
 
     def everywhere(self, values: Any) -> Any:
         """Values that every device is to have; what isn't on the mesh yet is put there."""
-        return jax.tree.map(partial(self._put, where=NamedSharding(self.mesh, PartitionSpec())), values)
+        return jax.tree.map(partial(self._put, where=self._everywhere), values)
+
+    def places_here(self, rows: int) -> np.ndarray:
+        """Which of so many rows, divided over `axes`, this process has a device for: ascending."""
+        slices = self._rows.addressable_devices_indices_map((rows,)).values()
+        return np.unique(np.concatenate([np.arange(rows)[index] for index in slices]))
+
+    def rows_from_here(self, own: np.ndarray, rows: int, places: np.ndarray) -> Any:
+        """An array of so many rows, divided over `axes`, of which this process has those at `places_here`."""
+
+        def part(index: Any) -> np.ndarray:
+            start, stop, _ = index[0].indices(rows)
+            first = int(np.searchsorted(places, start))
+            return own[first : first + stop - start]
+
+        return jax.make_array_from_callback((rows, *own.shape[1:]), self._rows, part)
+
+    @property
+    def _rows(self) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec(self.axes))
 
     def here(self, values: Any) -> Any:
         """Values as this process alone has them, whole, on one of its devices; all processes must ask."""
-        whole = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, PartitionSpec()))
+        whole = jax.jit(lambda tree: tree, out_shardings=self._everywhere)
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole(self.everywhere(values)))
 
     @property
@@ -193,15 +212,31 @@ class Spread:
 
         What the compiler is to divide by itself has axes of type Auto within `step`, whatever the user's mesh has.
         """
-        stay = self._places(changing)
+        return self._automatically(step, (self._places(changing), self._everywhere), changing, *args)
+
+    def gather(self, addends_of: Callable[..., Any], params: Any, *args: Any) -> Any:
+        """`addends_of(params, *args)`, which are what `on_each` gave, where they are; traced."""
+        return self._automatically(addends_of, self.places_of_addends(params), params, *args)
+
+    def places_of_addends(self, params: Any) -> Any:
+        """Where each leaf is of what `on_each` gives."""
+        leaves, structure = jax.tree.flatten(params)
+        kept = jax.tree.unflatten(structure, self.kept[: len(leaves)])
+        is_spec = lambda leaf: isinstance(leaf, PartitionSpec)
+        return jax.tree.map(partial(NamedSharding, self.mesh), self._stacked(kept), is_leaf=is_spec)
+
+    @property
+    def _everywhere(self) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def _automatically(self, program: Callable[..., Any], places: Any, *args: Any) -> Any:
+        """`program(*args)`, within which all axes are the compiler's to divide over; what it gives is where `places` say."""
         named = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
         explicit = tuple(name for name, kind in named if kind == AxisType.Explicit)
         if not explicit:
-            changed, others = step(changing, *args)
-            return jax.lax.with_sharding_constraint(changed, stay), others
-        everywhere = NamedSharding(self.mesh, PartitionSpec())
-        automatic: Any = jax.sharding.auto_axes(step, axes=explicit, out_sharding=(stay, everywhere))
-        return automatic(changing, *args)
+            return jax.lax.with_sharding_constraint(program(*args), places)
+        automatic: Any = jax.sharding.auto_axes(program, axes=explicit, out_sharding=places)
+        return automatic(*args)
 
 
 def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:

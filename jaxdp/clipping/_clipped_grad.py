@@ -176,7 +176,7 @@ class ClippedGrad:
         """How many of a batch's examples to process at once: as the user says, or under "auto" what suits each device, or all."""
         if self.microbatch_size is not None or self.method != "auto" or loss is None:
             return self.microbatch_size or math.ceil(examples)
-        parameters = sum(4 * jnp.size(leaf) for leaf in jax.tree.leaves(params))
+        parameters = sum(4 * math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
         return devices * usual_microbatch_size(examples / devices, loss.plan.activations, parameters)
 
     def sum_at_once(

@@ -20,6 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jaxdp
 from jaxdp._spread import spread_of
+from jaxdp.reading import Source
 
 OF_SEVERAL = sys.argv[1:2] == ["--of"]
 if OF_SEVERAL:  # before anything is computed
@@ -64,6 +65,7 @@ def trained(loss: Any, params: Any, data: Any, steps: int = STEPS) -> tuple[Any,
         drawn.append(int(metrics.examples))
         times.append(len(traced))
     assert times[0] == times[-1], "compiled once"
+    step.close()
     return state, drawn, step
 
 
@@ -131,6 +133,10 @@ def main(chosen: list[str]) -> None:
             same = lambda a, b: np.testing.assert_array_equal(whole(a), b)
             jax.tree.map(same, noisy.opt_state, noise.opt_state)
             check_work(step, state, data)
+            if jax.process_count() > 1 or not chosen:
+                read, found, _ = trained(loss, params, Source(jax.tree.map(np.asarray, DATA)))
+                assert found == drawn, "the same draws"
+                jax.tree.map(lambda a, b: np.testing.assert_array_equal(whole(a), whole(b)), read.params, state.params)
     if jax.process_count() == 1:
         refuse_other_meshes()
     else:
