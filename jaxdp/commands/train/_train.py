@@ -1,6 +1,5 @@
 """`train`: from options to a finished run in a folder."""
 
-import importlib.metadata
 import json
 import os
 import shlex
@@ -24,17 +23,17 @@ from ...data._tfds import no_progress
 from ...dpsgd._run import DPSGD
 from ...dpsgd._step import TrainState
 from ...models import augmented
-from ...runs._checkpoint import Checkpoint, CheckpointFolder, of_first
+from ...runs._checkpoint import Checkpoint, CheckpointFolder, here, of_first
 from ...runs._device import check_room
-from ...runs._devices import Devices, here, use_devices
+from ...runs._devices import Devices, use_devices
 from ...runs._finished import FinishedRun, load_run
 from ...runs._folder import RunFolder, as_written, new_path
 from ...runs._key_source import KeySource, nonce_as_words
 from ...runs._loop import Loop, Totals
 from ...runs._report import ProgressDisplay, progress_display, rows_shown
 from .. import _options
-from .._options import from_dict, plan_that_matters, that_matter
 from .._sampling import cut_nearly_always
+from ._config import config_of, described, versions
 from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
@@ -70,7 +69,7 @@ def train_in_folder(options: TrainOptions, console: Console | None = None) -> Pa
     started = time.perf_counter()
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
         console = (console or Console()) if is_first() else Console(quiet=True)
-        agree({**_options.facts_of(options), **_versions()})
+        agree({**_options.facts_of(options), **versions()})
         devices = all_well(lambda: use_devices(options.device, options.devices if options.dp else 1))
         devices.connect()
         entropy = from_first(lambda: os.urandom(32)) if several() else None
@@ -108,7 +107,7 @@ def _new(options: TrainOptions, setting: _Setting) -> Path:
     def begun() -> RunFolder:
         folder = RunFolder.create(_path_for(options))
         setting.held.enter_context(folder.locked())
-        folder.begin(_config(options, plan, problem, spent_before), options.seed, problem.fingerprint)
+        folder.begin(config_of(options, plan, problem, spent_before), options.seed, problem.fingerprint)
         return folder
 
     folder = on_first(begun)
@@ -230,7 +229,7 @@ class _Job:
 
     def _begun(self, step: Any, checkpoints: CheckpointFolder | None) -> tuple[Checkpoint, bool]:
         """From where to go on: the newest checkpoint, or the state before the first step; and whether it has stopped there."""
-        keys = KeySource(self.options.seed, _described(self.config), lambda: self.problem.read, self.setting.entropy)
+        keys = KeySource(self.options.seed, described(self.config), lambda: self.problem.read, self.setting.entropy)
         fresh = step.init(self.problem.model.init(keys.key("parameters")), keys.key("run"))
         nonce = None if self.plan.run is None else nonce_as_words(self.config["nonce"])
         fresh = _checkpoint(fresh._replace(spent_before=self.spent_before, nonce=nonce), Totals())
@@ -385,30 +384,3 @@ def _problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | None 
     progress = rows_shown if is_first() else no_progress
     data = datasets.load_labelled(options.dataset, options.data_dir, progress=progress)
     return problem_of(datasets.hold_back(data, options.holdout), options)
-
-
-def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: Ledger) -> dict[str, Any]:
-    """The part of a run that is published before it begins: neither its seed nor anything that the data tell for nothing."""
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
-    config = {
-        "options": _options.to_dict(replace(options, seed=None, **_options.ALONE)),
-        "plan": {**vars(plan), "run": plan.run.to_dict() if plan.run else None},
-        "spent_before": spent_before.to_dict(),
-        "model": problem.described,
-        "network": problem.model.described,
-        "versions": versions,
-    }
-    described = _described(json.loads(json.dumps(config)))
-    return {**config, "nonce": KeySource(options.seed, described, lambda: problem.read).nonce("run")}
-
-
-def _versions() -> dict[str, str]:
-    """Of the packages on which it depends what a process computes."""
-    names = ("jax", "jaxlib", "flax", "optax", "dp-accounting", "jaxdp-privacy")
-    return {f"the version of {name}": importlib.metadata.version(name) for name in names}
-
-
-def _described(config: dict[str, Any]) -> Any:
-    """The description that a run's draws depend on, beside its seed and its data, from its config as it was read."""
-    options = that_matter(from_dict(TrainOptions, config["options"]))
-    return [options, plan_that_matters(config["plan"]), config["spent_before"], config["model"]]
