@@ -91,12 +91,9 @@ def _meet(meeting: Meeting) -> None:
         )
     except (RuntimeError, ValueError) as error:
         said = (str(error).splitlines() or [""])[0][:200]
-        fix = (
-            "give an address at which process 0 can listen, or see what JAX says"
-            if meeting.coordinator
-            else "JAX knows no cluster here (SLURM, Open MPI, GKE, Cloud TPU): give --coordinator HOST:PORT, --num-processes and "
-            "--process-id"
-        )
+        if isinstance(error, ValueError) and not meeting.coordinator:
+            said = "JAX knows no cluster here, of SLURM, Open MPI, GKE and Cloud TPU"
+        fix = "give --coordinator HOST:PORT, of an address of process 0 at which it can listen, --num-processes and --process-id"
         raise UsageError(f"--distributed: the processes can't meet ({said}): {fix}") from error
     finally:
         clock.cancel()
