@@ -3,14 +3,16 @@
 What talks to the others is called by all of them, in the same order: it is a collective operation of JAX's. Where there is one
 process alone it does what it says without any.
 
-What JAX knows no exception for ends the process: others that never come, and others that are gone while this one isn't talking to
-them. So for the first this file has a clock of its own, which ends earlier and says why; the second ends in JAX's own words.
+JAX ends the process where others never come, and where others are gone while this one isn't talking to them. For the first this
+file has a clock of its own, which ends the process earlier and says why; of the second a small process of its own tells, in
+`explained`.
 """
 
 import hashlib
 import json
 import os
 import platform
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -140,6 +142,18 @@ def silent_output() -> Iterator[None]:
         os.dup2(kept, 1)
         os.close(kept)
         os.close(nowhere)
+
+
+@contextmanager
+def explained(line: str) -> Iterator[None]:
+    """Where this process is ended without a word of Python's, as JAX does within the block, a small one beside it writes a line."""
+    code = "import sys; well = sys.stdin.read(); sys.stderr.write('' if well else sys.argv[1] + '\\n')"
+    command = [sys.executable, "-I", "-S", "-c", code, line]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True) as beside:
+        try:
+            yield
+        finally:
+            beside.communicate("well")
 
 
 def several() -> bool:

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from ... import data as datasets
 from ..._errors import UsageError
-from ..._interrupts import resumable
-from ..._processes import agree, all_well, connected, from_first, is_first, on_first, several
+from ..._interrupts import how_to_go_on, resumable
+from ..._processes import agree, all_well, connected, explained, from_first, is_first, on_first, several
 from ...accounting import Ledger
 from ...data._tfds import no_progress
 from ...dpsgd._run import DPSGD
@@ -43,6 +43,8 @@ from ._recipe import overruled
 from ._report import status_line, summary_table
 from ._results import Results
 from ._tables import table_problem
+
+_ENDED = "jaxdp: error: this process was ended at once, as JAX does where another one of the run is gone"
 
 
 def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
@@ -200,9 +202,8 @@ class _Job:
         """Start or go on, train, evaluate after each epoch, keep the model, erase the keys, and then state it."""
         nonce = self.config["nonce"]
         results = Results(self.options, self.folder, self.problem, self.plan, self.spent_before, nonce)
-        with resumable(
-            " ".join(("jaxdp train --resume", shlex.quote(str(self.folder.path)), *self.options.of_several_typed))
-        ):
+        command = " ".join(("jaxdp train --resume", shlex.quote(str(self.folder.path)), *self.options.of_several_typed))
+        with resumable(command), explained(f"{_ENDED}{how_to_go_on()}") if several() else nullcontext():
             if not self.is_trained:
                 self._tell_of_the_plan()
                 with ExitStack() as opened:
