@@ -146,7 +146,7 @@ def silent_output() -> Iterator[None]:
 
 @contextmanager
 def explained(line: str) -> Iterator[None]:
-    """Where this process is ended without a word of Python's, as JAX does within the block, a small one beside it writes a line."""
+    """Where this process is ended within the block without a word of Python's, as JAX does, a small one beside it says a line."""
     code = "import sys; well = sys.stdin.read(); sys.stderr.write('' if well else sys.argv[1] + '\\n')"
     command = [sys.executable, "-I", "-S", "-c", code, line]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True) as beside:

@@ -44,7 +44,7 @@ from ._report import status_line, summary_table
 from ._results import Results
 from ._tables import table_problem
 
-_ENDED = "jaxdp: error: this process was ended at once, as JAX does where another one of the run is gone"
+_ENDED = "jaxdp: error: this process was killed, or ended by JAX since another one of the run is gone"
 
 
 def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
