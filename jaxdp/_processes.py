@@ -34,6 +34,15 @@ _SECONDS_TO_MISS = 40  # without a sign of life of another process, until JAX en
 _SECONDS_TO_PART = 10
 
 
+class _Own:
+    """Whether this process does work of its own just now: a process is in one place, and so is this."""
+
+    work = False
+
+
+_own = _Own()
+
+
 class Meeting(NamedTuple):
     """Where processes find each other: (HOST:PORT of process 0, how many, which one this is); all None where JAX knows that."""
 
@@ -148,8 +157,18 @@ def _silent_output() -> Iterator[None]:
 
 
 def several() -> bool:
-    """Whether this process is one of several."""
-    return jax.process_count() > 1
+    """Whether this process is one of several, which do the same now."""
+    return jax.process_count() > 1 and not _own.work
+
+
+@contextmanager
+def by_itself() -> Iterator[None]:
+    """Work that this process does without the others, which wait for it in an `on_first`: here it is none of several."""
+    _own.work = True
+    try:
+        yield
+    finally:
+        _own.work = False
 
 
 def is_first() -> bool:

@@ -66,9 +66,12 @@ class SideBySide:
         agree({"the program of a teacher": lowered.as_text() if several() else ""})
         compiled = lowered.compile()
         call = lambda part: jax.device_get(compiled(*inputs_of(part)))
-        with ThreadPoolExecutor(self._workers(at_once)) as pool:
+        pool = ThreadPoolExecutor(self._workers(at_once))
+        try:
             for each, out in zip(rounds, pool.map(call, parts), strict=True):
                 yield jax.tree.map(partial(_first, len(each)), _of_all(out))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # whoever breaks off doesn't wait for the calls under way
 
     def _number_at_once(self, inputs_of: Callable[[np.ndarray], tuple[Any, ...]], numbers: np.ndarray) -> int:
         """Teachers in one call, the same in all processes, and no more than leave each of them work."""

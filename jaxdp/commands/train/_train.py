@@ -18,7 +18,7 @@ from rich.console import Console
 from ... import data as datasets
 from ..._errors import UsageError
 from ..._interrupts import resumable
-from ..._processes import agree, all_well, connected, from_first, is_first, on_first, several
+from ..._processes import agree, all_well, connected, from_first, is_first, on_first, several, versions
 from ...accounting import Ledger
 from ...data._tfds import no_progress
 from ...dpsgd._run import DPSGD
@@ -71,7 +71,7 @@ def train_in_folder(options: TrainOptions, console: Console | None = None) -> Pa
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
         devices = use_devices(options.device, options.devices if options.dp else 1)
         console = console or Console(quiet=not is_first())
-        agree({**_options.facts_of(options), **_versions()})
+        agree({**_options.facts_of(options), **versions()})
         entropy = from_first(lambda: os.urandom(32)) if several() else None
         begin = _new if options.resume is None else _resumed
         job = begin(options, _Setting(devices, console, entropy, started, held))
@@ -394,7 +394,7 @@ def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: L
     """The part of a run that is published before it begins: neither its seed nor anything that the data tell for nothing."""
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
     config = {
-        "options": _options.to_dict(replace(options, seed=None, **_options.ALONE)),
+        "options": _options.to_dict(replace(_options.alone(options), seed=None)),
         "plan": {**vars(plan), "run": plan.run.to_dict() if plan.run else None},
         "spent_before": spent_before.to_dict(),
         "model": problem.described,
@@ -403,12 +403,6 @@ def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: L
     }
     described = _described(json.loads(json.dumps(config)))
     return {**config, "nonce": KeySource(options.seed, described, lambda: problem.read).nonce("run")}
-
-
-def _versions() -> dict[str, str]:
-    """Of the packages on which it depends what a process computes."""
-    names = ("jax", "jaxlib", "flax", "optax", "dp-accounting", "jaxdp-privacy")
-    return {f"the version of {name}": importlib.metadata.version(name) for name in names}
 
 
 def _described(config: dict[str, Any]) -> Any:
