@@ -240,6 +240,8 @@ def test_a_process_that_is_killed_costs_no_teacher_that_has_predicted(victim: in
     both[victim].kill()
     end = ended(both, within=60)[1 - victim]
     assert end.code not in (0, -signal.SIGKILL), end
+    assert f"process {victim} has died" in end.err
+    assert f"this goes on: jaxdp pate --resume {run}" in end.err
     kept = np.load(predictions)
     done = kept[:, 0] >= 0
     assert 0 < done.sum() < 64
