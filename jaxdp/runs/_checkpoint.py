@@ -29,7 +29,6 @@ from .._processes import broadcast, from_first, is_first, several
 from .._types import Params
 from ..accounting import Ledger
 from ..dpsgd._step import TrainState
-from ._devices import here
 from ._folder import close_to_others
 from ._of_one import CheckpointerOfOne
 
@@ -160,6 +159,16 @@ class CheckpointFolder:
                 f"checkpoint {self._folder / str(step)} has another ledger than this run after {step} steps: it is of another run"
             )
         return Checkpoint(state, metadata["totals"], arrays.get("model"))
+
+
+def here(tree: Any) -> Any:
+    """This process's own copies of arrays that are whole on each of several devices; others as they are."""
+    return jax.tree.map(_here, tree)
+
+
+def _here(leaf: Any) -> Any:
+    several_copies = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1 and leaf.is_fully_replicated
+    return leaf.addressable_data(0) if several_copies else leaf
 
 
 def of_first(checkpoint: Checkpoint) -> Checkpoint:

@@ -99,9 +99,9 @@ def pate_in_folder(options: PateOptions, console: Console | None = None) -> Path
     options.check()
     started = time.perf_counter()
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
-        device = use_device(options.device)
-        console = console or Console(quiet=not is_first())
+        console = (console or Console()) if is_first() else Console(quiet=True)
         agree({**_options.facts_of(options), **versions()})
+        device = all_well(lambda: use_device(options.device))
         data, public = all_well(lambda: _prepared(options, device))
         if several():
             agree({"the data": datasets.fingerprint(*data[1:5], secret=b"of several processes")})

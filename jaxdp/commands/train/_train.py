@@ -1,6 +1,5 @@
 """`train`: from options to a finished run in a folder."""
 
-import importlib.metadata
 import json
 import os
 import shlex
@@ -24,17 +23,17 @@ from ...data._tfds import no_progress
 from ...dpsgd._run import DPSGD
 from ...dpsgd._step import TrainState
 from ...models import augmented
-from ...runs._checkpoint import Checkpoint, CheckpointFolder, of_first
+from ...runs._checkpoint import Checkpoint, CheckpointFolder, here, of_first
 from ...runs._device import check_room
-from ...runs._devices import Devices, here, use_devices
+from ...runs._devices import Devices, use_devices
 from ...runs._finished import FinishedRun, load_run
 from ...runs._folder import RunFolder, as_written, new_path
 from ...runs._key_source import KeySource, nonce_as_words
 from ...runs._loop import Loop, Totals
 from ...runs._report import ProgressDisplay, progress_display, rows_shown
 from .. import _options
-from .._options import from_dict, plan_that_matters, that_matter
 from .._sampling import cut_nearly_always
+from ._config import config_of, described
 from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
@@ -69,17 +68,13 @@ def train_in_folder(options: TrainOptions, console: Console | None = None) -> Pa
     options.check()
     started = time.perf_counter()
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
-        devices = use_devices(options.device, options.devices if options.dp else 1)
-        console = console or Console(quiet=not is_first())
+        console = (console or Console()) if is_first() else Console(quiet=True)
         agree({**_options.facts_of(options), **versions()})
+        devices = all_well(lambda: use_devices(options.device, options.devices if options.dp else 1))
+        devices.connect()
         entropy = from_first(lambda: os.urandom(32)) if several() else None
         begin = _new if options.resume is None else _resumed
-        job = begin(options, _Setting(devices, console, entropy, started, held))
-        if job is not None:
-            job.run()
-            path = job.folder.path
-        else:
-            path = options.resume or Path()
+        path = begin(options, _Setting(devices, console, entropy, started, held))
         if is_first():
             _show(RunFolder(path), console)
         return path
@@ -96,8 +91,8 @@ class _Setting:
     held: ExitStack
 
 
-def _new(options: TrainOptions, setting: _Setting) -> "_Job":
-    """A run that begins, in a folder of its own."""
+def _new(options: TrainOptions, setting: _Setting) -> Path:
+    """The folder of a run from its beginning to its end."""
 
     def prepared() -> tuple[Problem, Ledger, Plan]:
         spent_before = read_ledger(options.ledger)
@@ -112,15 +107,15 @@ def _new(options: TrainOptions, setting: _Setting) -> "_Job":
     def begun() -> RunFolder:
         folder = RunFolder.create(_path_for(options))
         setting.held.enter_context(folder.locked())
-        folder.begin(_config(options, plan, problem, spent_before), options.seed, problem.fingerprint)
+        folder.begin(config_of(options, plan, problem, spent_before), options.seed, problem.fingerprint)
         return folder
 
     folder = on_first(begun)
-    return _job(options, setting, folder, problem)
+    return _job(options, setting, folder, problem).run()
 
 
-def _resumed(options: TrainOptions, setting: _Setting) -> "_Job | None":
-    """A run that is gone on with; None where nothing is left to do."""
+def _resumed(options: TrainOptions, setting: _Setting) -> Path:
+    """The folder of a run that is gone on with, if anything is left to do."""
     assert options.resume is not None
     resume = options.resume
 
@@ -134,7 +129,7 @@ def _resumed(options: TrainOptions, setting: _Setting) -> "_Job | None":
 
     folder = on_first(opened)
     if from_first(lambda: b"finished" if folder is not None and folder.is_finished else b""):
-        return None
+        return resume
 
     def prepared() -> Problem:
         problem = _problem(options, Ledger(), setting.entropy)
@@ -146,7 +141,7 @@ def _resumed(options: TrainOptions, setting: _Setting) -> "_Job | None":
     job = _job(options, setting, folder, problem)
     if not job.is_trained:  # of which the fingerprint may be erased already
         on_first(lambda: job.folder.check_data(problem.fingerprint))
-    return job
+    return job.run()
 
 
 def _job(options: TrainOptions, setting: _Setting, folder: RunFolder | None, problem: Problem) -> "_Job":
@@ -201,7 +196,7 @@ class _Job:
         with as_written(self.folder.path / "config.json"):
             return Ledger.from_dict(self.config["spent_before"])
 
-    def run(self) -> None:
+    def run(self) -> Path:
         """Start or go on, train, evaluate after each epoch, keep the model, erase the keys, and then state it."""
         nonce = self.config["nonce"]
         results = Results(self.options, self.folder, self.problem, self.plan, self.spent_before, nonce)
@@ -216,6 +211,7 @@ class _Job:
                 on_first(lambda: results.keep(loop, state, self.setting.devices, self.setting.started))
             on_first(self.folder.erase)
             on_first(results.publish)
+        return self.folder.path
 
     def _tell_of_the_plan(self) -> None:
         if lines := overruled(self.options):
@@ -233,7 +229,7 @@ class _Job:
 
     def _begun(self, step: Any, checkpoints: CheckpointFolder | None) -> tuple[Checkpoint, bool]:
         """From where to go on: the newest checkpoint, or the state before the first step; and whether it has stopped there."""
-        keys = KeySource(self.options.seed, _described(self.config), lambda: self.problem.read, self.setting.entropy)
+        keys = KeySource(self.options.seed, described(self.config), lambda: self.problem.read, self.setting.entropy)
         fresh = step.init(self.problem.model.init(keys.key("parameters")), keys.key("run"))
         nonce = None if self.plan.run is None else nonce_as_words(self.config["nonce"])
         fresh = _checkpoint(fresh._replace(spent_before=self.spent_before, nonce=nonce), Totals())
@@ -388,24 +384,3 @@ def _problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | None 
     progress = rows_shown if is_first() else no_progress
     data = datasets.load_labelled(options.dataset, options.data_dir, progress=progress)
     return problem_of(datasets.hold_back(data, options.holdout), options)
-
-
-def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: Ledger) -> dict[str, Any]:
-    """The part of a run that is published before it begins: neither its seed nor anything that the data tell for nothing."""
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
-    config = {
-        "options": _options.to_dict(replace(_options.alone(options), seed=None)),
-        "plan": {**vars(plan), "run": plan.run.to_dict() if plan.run else None},
-        "spent_before": spent_before.to_dict(),
-        "model": problem.described,
-        "network": problem.model.described,
-        "versions": versions,
-    }
-    described = _described(json.loads(json.dumps(config)))
-    return {**config, "nonce": KeySource(options.seed, described, lambda: problem.read).nonce("run")}
-
-
-def _described(config: dict[str, Any]) -> Any:
-    """The description that a run's draws depend on, beside its seed and its data, from its config as it was read."""
-    options = that_matter(from_dict(TrainOptions, config["options"]))
-    return [options, plan_that_matters(config["plan"]), config["spent_before"], config["model"]]
