@@ -17,7 +17,7 @@ from rich.console import Console
 from ... import data as datasets
 from ..._errors import UsageError
 from ..._interrupts import resumable
-from ..._processes import agree, all_well, connected, from_first, is_first, on_first, several
+from ..._processes import agree, all_well, connected, from_first, is_first, on_first, several, versions
 from ...accounting import Ledger
 from ...data._tfds import no_progress
 from ...dpsgd._run import DPSGD
@@ -33,7 +33,7 @@ from ...runs._loop import Loop, Totals
 from ...runs._report import ProgressDisplay, progress_display, rows_shown
 from .. import _options
 from .._sampling import cut_nearly_always
-from ._config import config_of, described, versions
+from ._config import config_of, described
 from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
