@@ -3,6 +3,7 @@
     python benchmarks/scaling.py                             # all four, under 8 minutes on two quiet cores
     python benchmarks/scaling.py --parts batch parameters
     python benchmarks/scaling.py --quick                     # small sizes, under a minute
+    python benchmarks/scaling.py --target tpu-v5e            # whole steps on pods that aren't here, by their compiler's estimate
 
 Devices: `jaxdp.pate.train_teachers` is what uses several. Where there is one, the host's processor is divided into as many as
 are asked for: that shows that the program divides and what dividing costs, but adds no core, so it can't gain more than the cores
@@ -31,6 +32,7 @@ import clipping
 import jax
 import offices
 import record
+import scaling_compiled
 import tyro
 import workloads
 from rich.console import Console
@@ -64,6 +66,10 @@ class Options:
     """measurements of each training of teachers, a fourth of those of each gradient and step; by default 3, with --quick 1"""
     quick: bool = False
     """small sizes, to see that it works"""
+    target: tuple[str, ...] = ()
+    """accelerators to compile whole steps for, instead of measuring anything: tpu-v5e; see scaling_compiled.py"""
+    workloads: tuple[str, ...] = scaling_compiled.WORKLOADS
+    """which models are compiled, with --target"""
     results: Path = Path(__file__).parent / "results"
     """where to write"""
 
@@ -86,7 +92,10 @@ QUICK = Sizes((1, 2), (64, 128), (64, 512), (10, 40), 16, records=9600, epochs=1
 
 
 def main(options: Options) -> None:
-    """Measure, print and write, part by part."""
+    """Measure, print and write, part by part; or compile."""
+    if options.target:
+        scaling_compiled.main(options.target, options.workloads, options.results, quick=options.quick)
+        return
     sizes, console = _sizes(options), Console()
     measured: dict[str, list[Row]] = {}
     for name in [name for name in PARTS if name in options.parts]:
