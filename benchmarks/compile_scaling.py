@@ -64,7 +64,7 @@ def _figures(compiled: Any, target: Target) -> dict[str, Any]:
         "unknown_loops": program.unknown_loops,
         "temporary_bytes": memory.temp_size_in_bytes,
         "argument_bytes": memory.argument_size_in_bytes,
-        "collectives": [each._asdict() for each in program.collectives],
+        "collectives": [each._asdict() | {"bytes": each.bytes} for each in program.collectives],
         "costliest": [
             {"cycles": each.cycles, "times": each.times, "operation": each.operation.name, "source": each.source}
             for each in program.costliest(_COSTLIEST)

@@ -60,17 +60,28 @@ class Running(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """An operation between devices: its kind, what it gives, the bytes of one run on one device, how often it runs, who asked.
+    """An operation between devices.
 
-    Bytes are those of the whole that is added up, gathered, scattered or passed on, as the program's text has it: with padding.
+    Attributes:
+        kind: such as "all-reduce".
+        shape: of what it gives, as the text has it.
+        arrays: the bytes of each array of one run: of the whole that is added up, gathered, scattered or passed on, with padding.
+        times: how often it runs.
+        source: the function that asked for it.
+        in_unknown_loop: whether it runs so often for each turn of a loop that can't be counted.
     """
 
     kind: str
     shape: str
-    bytes: int
+    arrays: tuple[int, ...]
     times: int
     source: str
     in_unknown_loop: bool
+
+    @property
+    def bytes(self) -> int:
+        """Of one run, on each device."""
+        return sum(self.arrays)
 
 
 @dataclass
@@ -120,10 +131,10 @@ class CompiledText:
             for operation, kind in self._between_devices(each.operation):
                 channel = re.search(r"channel_id=(\d+)", operation.rest)
                 shape = re.sub(r"\{[^}]*\}|/\*.*?\*/", "", operation.shape)
-                own, size = self._source(operation), self._size_between_devices(operation, kind)
+                own, arrays = self.source(operation), self._arrays_between_devices(operation, kind)
                 source = own if own != operation.kind else each.source
                 one = (kind, shape, channel[1] if channel else operation.name)
-                found.setdefault(one, Collective(kind, shape, size, each.times, source, each.in_unknown_loop))
+                found.setdefault(one, Collective(kind, shape, arrays, each.times, source, each.in_unknown_loop))
         return list(found.values())
 
     def _between_devices(self, operation: Operation) -> Iterator[tuple[Operation, str]]:
@@ -138,14 +149,14 @@ class CompiledText:
                 ):
                     yield inner, "reduce-scatter" if name.startswith("all-reduce-scatter") else own
 
-    def _size_between_devices(self, operation: Operation, kind: str) -> int:
-        """The bytes of the larger of what goes in and what comes out."""
+    def _arrays_between_devices(self, operation: Operation, kind: str) -> tuple[int, ...]:
+        """The bytes of what is gathered, and else of what goes in."""
         arguments = _NAME.findall(operation.rest.split("), ")[0])
-        given = sum(entries * width for name in arguments for entries, width in _sizes(self._shapes.get(name, "")))
+        given = [entries * width for name in arguments for entries, width in _sizes(self._shapes.get(name, ""))]
         if kind != "all-gather":
-            return given
+            return tuple(given)
         made = [entries * width for entries, width in _sizes(operation.shape)]
-        return sum(made) - (given if operation.kind.endswith("-start") else 0)
+        return tuple(made[len(given) :] if operation.kind.endswith("-start") else made)
 
     @cached_property
     def _shapes(self) -> dict[str, str]:
@@ -200,7 +211,7 @@ class CompiledText:
                 for name in _called(each):
                     runs = times * (1 if trips is None else trips)
                     yield from self._runs(name, runs, within=within or trips is None)
-            yield Running(each, times, self._source(each), trips is None, within)
+            yield Running(each, times, self.source(each), trips is None, within)
 
     def _trips(self, loop: Operation, around: dict[str, Operation]) -> int | None:
         """How often a loop's body runs."""
@@ -222,7 +233,7 @@ class CompiledText:
         last = _constant(limit, inside)
         return None if first is None or last is None else max(last - first, 0)
 
-    def _source(self, operation: Operation) -> str:
+    def source(self, operation: Operation) -> str:
         """The innermost function of Python that asked for it, or JAX's own name of it."""
         if frame := re.search(r"stack_frame_id=(\d+)", operation.rest):
             return self._frames.get(int(frame[1]), "")
