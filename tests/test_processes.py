@@ -1,0 +1,32 @@
+"""Processes of one run agree, hear from the first, and are told of each other's errors; one alone does without."""
+
+import jax
+import pytest
+from of_several import TESTS, free_address, together
+
+from jaxdp import _processes
+from jaxdp._errors import UsageError
+
+
+@pytest.mark.parametrize("number", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_processes_find_what_they_disagree_on_and_where(number: int) -> None:
+    address = free_address()
+    ends = together([[str(TESTS / "agreeing.py"), address, str(number), str(i)] for i in range(number)])
+    where = {2: "process 1", 3: "processes 1, 2"}[number]
+    data = "" if number == 2 else ", data (process 2 against process 0)"
+    for end in ends:
+        assert end.code == 0, end.err
+        assert f"disagree on seed ({where} against process 0){data}: " in end.out
+
+
+def test_a_process_alone_agrees_with_itself_and_does_what_it_is_asked() -> None:
+    assert (_processes.several(), _processes.is_first(), jax.process_count()) == (False, True, 1)
+    _processes.agree({"seed": "7"})
+    assert _processes.gathered(b"own") == [b"own"]
+    assert _processes.from_first(lambda: b"own") == b"own"
+    with pytest.raises(UsageError, match="no room"):
+        _processes.together(_no_room)
+
+
+def _no_room() -> bytes:
+    raise UsageError("no room")
