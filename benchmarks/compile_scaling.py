@@ -18,7 +18,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # jaxdp itself, which isn't 
 _COSTLIEST = 10
 
 
-def main(target: Target, name: str, topology: str, layout: str, batch_size: int, num_examples: int) -> None:
+def main(
+    target: Target, name: str, topology: str, layout: str, batch_size: int, num_examples: int, *, by_rows: bool
+) -> None:
     """Compile and print."""
     import jax
     from meshes import LAYOUTS, Steps
@@ -26,11 +28,11 @@ def main(target: Target, name: str, topology: str, layout: str, batch_size: int,
 
     with jax.default_device(jax.devices("cpu")[0]):
         workload = WORKLOADS[name](2)
-    steps = Steps(workload, _mesh(topology), LAYOUTS[layout], num_examples, batch_size, target.precision)
+    steps = Steps(workload, _mesh(topology), LAYOUTS[layout], num_examples, batch_size, target.precision, by_rows)
     for program, traced in (("draw", steps.draw), ("plain", steps.plain), ("private", steps.private)):
         figures: dict[str, Any] = {"workload": name, "topology": topology, "devices": steps.mesh.size, "layout": layout}
-        figures |= {"batch_size": batch_size, "rows": steps.rows, "num_examples": num_examples, "program": program}
-        figures["compiler"] = compiler_of(target)
+        figures |= {"batch_size": batch_size, "rows": steps.rows, "num_examples": num_examples}
+        figures |= {"by_rows": by_rows, "program": program, "compiler": compiler_of(target)}
         start = time.perf_counter()
         try:
             compiled = traced().lower(lowering_platforms=(target.platform,)).compile()

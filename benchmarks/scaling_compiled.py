@@ -28,6 +28,7 @@ WORKLOADS = ("mlp", "transformer-28")
 _EACH = {"mlp": 256, "transformer-28": 64}  # examples a device, where the batch grows with them
 _SHARED = {"mlp": 4096}  # examples of all devices, where it doesn't
 _NUM_EXAMPLES = 2**18
+_BY_ROWS = ("mlp",)  # whose data a device wouldn't keep by itself as its steps read them: both would copy all of them
 _SCRIPT, _FOLDER = Path(__file__).with_name("compile_scaling.py"), "compilers"
 _COLUMNS = 140  # of a log
 
@@ -82,7 +83,7 @@ def _compiled(
         sizes = {"weak": devices * _EACH[workload]} | ({"strong": _SHARED[workload]} if workload in _SHARED else {})
         for scaling, batch_size in sizes.items():
             asked = {"target": target.name, "name": workload, "topology": topology, "layout": layout}
-            asked |= {"batch_size": batch_size, "num_examples": _NUM_EXAMPLES}
+            asked |= {"batch_size": batch_size, "num_examples": _NUM_EXAMPLES, "by_rows": workload in _BY_ROWS}
             title = f"{topology}, {workload}, {layout}, B {batch_size}"
             found += [{"scaling": scaling} | each for each in compiled_by(python, _SCRIPT, asked, console, title)]
     return found
