@@ -66,6 +66,7 @@ def _figures(compiled: Any, target: Target) -> dict[str, Any]:
         "unknown_loops": program.unknown_loops,
         "temporary_bytes": memory.temp_size_in_bytes,
         "argument_bytes": memory.argument_size_in_bytes,
+        "changing_bytes": memory.alias_size_in_bytes,  # parameters and state, which take the place of those before
         "collectives": [each._asdict() | {"bytes": each.bytes} for each in program.collectives],
         "costliest": [
             {"cycles": each.cycles, "times": each.times, "operation": each.operation.name, "source": each.source}

@@ -7,22 +7,17 @@ sets aside, and which operations between devices there are; it makes no estimate
 told instead. Prints tables and writes them, with a picture, to benchmarks/results/compilers/.
 """
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import record
+import scaling_report as report
 from compiler_process import compiled_by
 from meshes import LAYOUTS
 from peers.environments import COMPILERS, UnavailableError, python_of
 from rich.console import Console
-from rich.table import Table
+from scaling_report import Figures
 from targets import TARGETS, Target
-
-from jaxdp.runs._pictures import new_figure, save_figure
-
-Figures = dict[str, Any]
 
 WORKLOADS = ("mlp", "transformer-28")
 _EACH = {"mlp": 256, "transformer-28": 64}  # examples a device, where the batch grows with them
@@ -50,15 +45,16 @@ def main(targets: tuple[str, ...], workloads: tuple[str, ...], results: Path, *,
                 python = python_of(COMPILERS, target.device)
         except UnavailableError as error:
             sys.exit(f"{target.name}: {error}")
-        name = f"scaling-{target.name}{'-quick' * quick}"
+        name = f"{report.NAME}{target.name}{'-quick' * quick}"
         for workload in workloads:
             for layout in LAYOUTS:
                 found = _compiled(python, target, workload, layout, console, quick=quick)
-                failed |= not all(pair(found, key) for key in _keys(found)) or not found
-                _keep(results, name, target, found)
-                console.print(_table(target, found))
-                console.print(_between_devices(target, found))
-        draw(results / _FOLDER / f"{name}.json")
+                failed |= not found or not all(report.trio(found, key) for key in report.keys_of(found))
+                if found:
+                    _keep(results, name, target, found)
+                    console.print(report.table(target, found))
+                    console.print(report.between_devices(target, found))
+        report.draw(results / _FOLDER / f"{name}.json")
         console.print(f"written to {results / _FOLDER / name}.json and .png", soft_wrap=True)
     if failed:
         sys.exit("not everything could be compiled; what could is written")
@@ -92,122 +88,9 @@ def _compiled(
 def _keep(results: Path, name: str, target: Target, found: list[Figures]) -> None:
     """Write what was found beside what there is of other workloads and layouts."""
     path = results / _FOLDER / f"{name}.json"
-    before = read(path) if path.exists() else []
+    before = report.read(path) if path.exists() else []
     new = {(each["workload"], each["layout"]) for each in found}
     programs = [each for each in before if (each["workload"], each["layout"]) not in new] + found
     order = lambda each: (list(_EACH).index(each["workload"]), list(LAYOUTS).index(each["layout"]))
     content = {"estimated_by": "a compiler; nothing was measured", "programs": sorted(programs, key=order)}
     record.write(results, name, content, record.Device(_FOLDER, target.kind))
-
-
-# What is read of the figures.
-
-
-def read(path: Path) -> list[Figures]:
-    """All that were written."""
-    return json.loads(path.read_text())["programs"]
-
-
-def _keys(found: list[Figures]) -> list[tuple[Any, ...]]:
-    """Workload, layout, scaling and devices of each pair of steps, in their order."""
-    return list(dict.fromkeys(_key(each) for each in found))
-
-
-def _key(figures: Figures) -> tuple[Any, ...]:
-    return tuple(figures[name] for name in ("workload", "layout", "scaling", "devices"))
-
-
-def pair(found: list[Figures], key: tuple[Any, ...]) -> dict[str, Figures]:
-    """Draw, plain and private step by their names; empty where one of them is missing."""
-    own = {each["program"]: each for each in found if _key(each) == key}
-    return own if len(own) == 3 else {}
-
-
-def ratio(own: dict[str, Figures]) -> float:
-    """The private step's cycles over the plain one's."""
-    return own["private"]["cycles"] / own["plain"]["cycles"]
-
-
-def ratio_after_draw(own: dict[str, Figures]) -> float:
-    """The same without the draw, of which both steps have one."""
-    private, plain = (own[program]["cycles"] - own["draw"]["cycles"] for program in ("private", "plain"))
-    return private / plain
-
-
-def bytes_between(figures: Figures) -> int:
-    """What all collectives of a step add up, gather or pass on, for each device; of a loop as for a draw of the usual size."""
-    return sum(each["bytes"] * each["times"] for each in figures["collectives"])
-
-
-# What a person sees.
-
-
-def _table(target: Target, found: list[Figures]) -> Table:
-    """All figures of one workload in one layout."""
-    first = found[0]
-    title = f"{first['workload']}, {LAYOUTS[first['layout']].title}: {target.name} by its compiler's estimate"
-    headings = ("batch", "devices", "B (rows)", "draw, cycles", "plain", "private", "ratio", "without draw")
-    memory = ("MiB temporary: plain", "private", "MiB between: plain", "private", "compile s: plain", "private")
-    made = Table(*headings, *memory, title=title)
-    for key in _keys(found):
-        own = pair(found, key)
-        if not own:
-            continue
-        draw, plain, private = (own[program] for program in ("draw", "plain", "private"))
-        both = (plain, private)
-        made.add_row(
-            key[2],
-            str(key[3]),
-            f"{private['batch_size']:,} ({private['rows']:,})",
-            *(f"{each['cycles']:,}" for each in (draw, plain, private)),
-            f"{ratio(own):.2f}",
-            f"{ratio_after_draw(own):.2f}",
-            *(f"{each['temporary_bytes'] / 2**20:.1f}" for each in both),
-            *(f"{bytes_between(each) / 2**20:.2f}" for each in both),
-            *(f"{each['compile_seconds']:.0f}" for each in both),
-        )
-    return made
-
-
-def _between_devices(target: Target, found: list[Figures]) -> Table:
-    """Each collective of the steps on the most devices, by kind and place, of which there are bytes."""
-    key = max(_keys(found), key=lambda key: (key[2] == "weak", key[3]))
-    title = f"between {key[3]} devices of {target.name}, in the compiled text"
-    made = Table("step", "collective", "times", "bytes of each run", "asked for by", title=title)
-    for program, figures in pair(found, key).items():
-        for each in figures["collectives"]:
-            shown = each["shape"] if len(each["shape"]) < 60 else f"{each['shape'][:56]} ..."
-            times = f"{each['times']}{' a microbatch' if each['in_unknown_loop'] else ''}"
-            made.add_row(program, f"{each['kind']} {shown}", times, f"{each['bytes']:,}", each["source"])
-    return made
-
-
-def draw(path: Path) -> None:
-    """The ratio of cycles and the memory by devices: a panel for each workload; a picture beside the figures."""
-    found = [each for each in read(path) if each["scaling"] == "weak"]
-    workloads = list(dict.fromkeys(each["workload"] for each in found))
-    figure = new_figure(5.5 * len(workloads))
-    figure.set_figheight(7)
-    panels = figure.subplots(2, len(workloads), squeeze=False)
-    for (top, bottom), workload in zip(panels.T, workloads, strict=True):
-        for layout in LAYOUTS:
-            keys = [key for key in _keys(found) if key[:2] == (workload, layout) and pair(found, key)]
-            if not keys:
-                continue
-            devices, pairs = [key[3] for key in keys], [pair(found, key) for key in keys]
-            (line,) = top.plot(devices, [ratio(own) for own in pairs], marker="o", label=layout)
-            for program, style in (("private", "-"), ("plain", ":")):
-                cycles = [own[program]["cycles"] / 1e6 for own in pairs]
-                label = f"{layout}, {program}"
-                bottom.plot(devices, cycles, style, marker=".", color=line.get_color(), label=label)
-        each = _EACH[workload]
-        top.set(title=f"{workload}, {each} examples a device", ylabel="cycles, private over plain")
-        bottom.set(xlabel="devices", ylabel="million cycles of a device")
-        for axes in (top, bottom):
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(sorted({each["devices"] for each in found}))
-            axes.set_ylim(bottom=0)
-            axes.grid(alpha=0.3)
-            axes.legend(frameon=False, fontsize=8)
-    figure.suptitle("TPU v5e by its compiler's estimate; without the time between devices", fontsize=9)
-    save_figure(figure, path.with_suffix(".png"))
