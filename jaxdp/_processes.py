@@ -15,6 +15,7 @@ from jax.experimental import multihost_utils
 from ._errors import UsageError
 
 _FAILED, _WELL = b"-", b"+"
+_NAMED = 5  # of what differs, in an error
 
 
 def several() -> bool:
@@ -31,7 +32,8 @@ def agree(facts: Mapping[str, bytes | str]) -> None:
     """Go on only where all processes have the same.
 
     Args:
-        facts: what must be the same, by a name for whoever is told that it isn't. Their SHA-256 alone leaves the process.
+        facts: what must be the same in all processes that have it, by a name for whoever is told that it isn't. Their SHA-256
+            alone leaves the process.
 
     Raises:
         UsageError: in every process, naming what differs and where, if anything does.
@@ -39,14 +41,19 @@ def agree(facts: Mapping[str, bytes | str]) -> None:
     if not several():
         return
     own = {name: hashlib.sha256(_as_bytes(fact)).hexdigest() for name, fact in facts.items()}
-    first, *others = [json.loads(each) for each in gathered(json.dumps(own).encode())]
-    names = list(dict.fromkeys(name for each in (first, *others) for name in each))
-    differing = {name: [i for i, each in enumerate(others, 1) if each.get(name) != first.get(name)] for name in names}
-    said = [f"{name} ({_in_words(where)} against process 0)" for name, where in differing.items() if where]
+    holders: dict[str, list[tuple[int, str]]] = {}
+    for process, theirs in enumerate(json.loads(each) for each in gathered(json.dumps(own).encode())):
+        for name, digest in theirs.items():
+            holders.setdefault(name, []).append((process, digest))
+    said = []
+    for name, ((first, expected), *others) in holders.items():
+        if where := [process for process, digest in others if digest != expected]:
+            said.append(f"{name} ({_in_words(where)} against process {first})")
     if said:
+        more = f" and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
         raise UsageError(
-            f"the processes of this run disagree on {', '.join(said)}: their draws and noise would not be those of one run; "
-            "start all of them with the same command, seed, data and versions of packages"
+            f"the processes of this run disagree on {', '.join(said[:_NAMED])}{more}: their draws and noise would not be those "
+            "of one run; start all of them with the same command, seed, data and versions of packages"
         )
 
 

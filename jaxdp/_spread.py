@@ -1,15 +1,23 @@
-"""Over which devices examples are spread: read from the shardings of the user's own arrays, done by JAX's compiler.
+"""Over which devices examples are spread: read from the shardings of the user's own arrays.
+
+Each device adds up the clipped gradients of its own part of every microbatch, as one device alone does; what the devices have is
+added up once a step. Parameters that are divided over the same devices are gathered for a microbatch, and its sum scattered to
+where they are kept. All else that a step does is left to JAX's compiler.
 
 Nothing that is accounted depends on it. Draws, keys and noise are functions of keys and indices, the same on every mesh; sums
 are added up in another order.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ._errors import UsageError
@@ -22,12 +30,14 @@ class Spread:
     Attributes:
         mesh: with axes of any type.
         axes: over which examples are divided.
-        kept: where the leaves of the values are that a step changes, in their order; it leaves them there.
+        kept: where the leaves of the values are that a step changes, parameters first; it leaves them there.
+        rows_divided: whether each device has its part of the data's rows, and not all of them.
     """
 
     mesh: Mesh
     axes: tuple[str, ...]
     kept: tuple[PartitionSpec, ...]
+    rows_divided: bool
 
     @property
     def parts(self) -> int:
@@ -36,24 +46,131 @@ class Spread:
 
     def place(self, changing: Any) -> Any:
         """The values that a step changes, all of them on the mesh."""
-        put = lambda leaf, where: leaf if _mesh_of(leaf) == self.mesh else jax.device_put(leaf, where)
-        return jax.tree.map(put, changing, self._places(changing))
+        return jax.tree.map(self._put, changing, self._places(changing))
+
+    def everywhere(self, values: Any) -> Any:
+        """Values that every device is to have; what isn't on the mesh yet is put there."""
+        return jax.tree.map(partial(self._put, where=NamedSharding(self.mesh, PartitionSpec())), values)
+
+    def here(self, values: Any) -> Any:
+        """Values as this process alone has them, whole, on one of its devices; all processes must ask."""
+        whole = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, PartitionSpec()))
+        return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole(self.everywhere(values)))
+
+    @property
+    def processes(self) -> int:
+        """How many processes the devices are of."""
+        return len({device.process_index for device in self.mesh.devices.flat})
+
+    def _put(self, leaf: Any, where: NamedSharding) -> Any:
+        """A leaf on the mesh; where it is of several processes, each puts what it has on its own devices."""
+        if _mesh_of(leaf) == self.mesh:
+            return leaf
+        if not self.mesh.is_multi_process:
+            return jax.device_put(leaf, where)
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            words = self._put(jax.random.key_data(leaf), where)
+            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
 
     def _places(self, changing: Any) -> Any:
         """Where each leaf is kept."""
         places = [NamedSharding(self.mesh, spec) for spec in self.kept]
         return jax.tree.unflatten(jax.tree.structure(changing), places)
 
-    def divide(self, rows: Any) -> Any:
-        """Arrays [m, ...] of examples, m a multiple of `parts`; traced, within `run`."""
-        types = (AxisType.Auto,) * len(self.mesh.axis_names)
-        mesh = Mesh(self.mesh.devices, self.mesh.axis_names, axis_types=types)
+    def on_each(self, part: Callable[..., Any], params: Any, data: Any, *args: Any) -> Any:
+        """`part(params, data, *args)` on every device, of its own examples, added up over the devices; traced, within `run`.
 
-        def put(leaf: Any) -> Any:
-            spec = PartitionSpec(self.axes, *[PartitionSpec.UNCONSTRAINED] * (leaf.ndim - 1))
-            return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, spec))
+        Args:
+            part: gives a pair: sums as `scattered` gives them, and a pytree of other sums. It has of parameters and data what
+                lies on its device; what they are divided over beside `axes` is left to the compiler, as for one device.
+            params: pytree of arrays, kept as the first of `kept`.
+            data: pytree of arrays [n, ...].
+            *args: pytrees of arrays, the same on every device.
 
-        return jax.tree.map(put, rows)
+        Returns:
+            The pair: sums divided as the parameters are, and the others, which every device has.
+        """
+        kept = self._divided(params)
+        rows = PartitionSpec(self.axes) if self.rows_divided else PartitionSpec()
+
+        def total(*given: Any) -> Any:
+            sums, others = part(*given)
+            return jax.tree.map(self._add_up, sums, kept), jax.tree.map(
+                partial(self._add_up, spec=PartitionSpec()), others
+            )
+
+        program = jax.shard_map(
+            total,
+            mesh=_automatic(self.mesh),
+            in_specs=(kept, rows, *[PartitionSpec()] * len(args)),
+            out_specs=(kept, PartitionSpec()),
+            axis_names=set(self.axes),
+            check_vma=False,  # a loss has loops whose carries it doesn't know
+        )
+        return program(params, data, *args)
+
+    def whole(self, params: Any) -> Any:
+        """Parameters of which a device has its part; traced, within `on_each`."""
+
+        def gather(leaf: Any, spec: PartitionSpec) -> Any:
+            for axis, names in enumerate(_names(spec)):
+                if names:
+                    leaf = jax.lax.all_gather(leaf, names, axis=axis, tiled=True)
+            return leaf
+
+        return jax.tree.map(gather, params, self._divided(params))
+
+    def scattered(self, sums: Any) -> Any:
+        """Sums like `whole` parameters, added up over the devices among which a parameter is divided, each of which has its
+        part; traced, within `on_each`."""
+
+        def scatter(leaf: Any, spec: PartitionSpec) -> Any:
+            for axis, names in enumerate(_names(spec)):
+                if names:
+                    leaf = jax.lax.psum_scatter(leaf, names, scatter_dimension=axis, tiled=True)
+            return leaf
+
+        return jax.tree.map(scatter, sums, self._divided(sums))
+
+    def first(self, start: Any, number: int) -> Any:
+        """Where a device's part of `number` positions from `start` on begins, a multiple of `parts`; traced, within `on_each`."""
+        return start + jax.lax.axis_index(self.axes) * (number // self.parts)
+
+    def own(self, rows: Any) -> Any:
+        """A device's part of rows [m, ...], m a multiple of `parts`; traced, within `on_each`."""
+        number = rows.shape[0]
+        return jax.lax.dynamic_slice_in_dim(rows, self.first(0, number), number // self.parts)
+
+    def own_rows(self, leaf: Any, indices: Any, read: Callable[[Any, Any], Any]) -> Any:
+        """The device's part of the rows at `indices` [m]; traced, within `on_each`.
+
+        Where the data are divided each device reads what it has of all m, and gets its part of what others have.
+
+        Args:
+            leaf: array [n, ...], or the device's part of its rows.
+            indices: int32 [m] of 0 to n, which is no row.
+            read: `read(leaf, indices)` gives zeros for indices beyond the leaf.
+        """
+        if not self.rows_divided:
+            return read(leaf, self.own(indices))
+        here = indices - jax.lax.axis_index(self.axes) * leaf.shape[0]
+        rows = read(leaf, jnp.where((here >= 0) & (here < leaf.shape[0]), here, leaf.shape[0]))
+        added = rows.astype(jnp.int8) if rows.dtype == jnp.bool_ else rows  # zeros but on one device
+        return jax.lax.psum_scatter(added, self.axes, scatter_dimension=0, tiled=True).astype(rows.dtype)
+
+    def _add_up(self, leaf: Any, spec: PartitionSpec) -> Any:
+        """Over the devices that have the same part."""
+        axes = tuple(axis for axis in self.axes if axis not in itertools.chain(*_names(spec)))
+        return jax.lax.psum(leaf, axes) if axes else leaf
+
+    def _divided(self, params: Any) -> Any:
+        """Over which of `axes` the parameters are divided, without those that end at none."""
+        leaves, structure = jax.tree.flatten(params)
+        mine = lambda names: tuple(name for name in names if name in self.axes) or None
+        specs = [PartitionSpec(*[mine(names) for names in _names(spec)]) for spec in self.kept[: len(leaves)]]
+        return jax.tree.unflatten(structure, specs)
 
     def run(self, step: Callable[..., tuple[Any, Any]], changing: Any, *args: Any) -> tuple[Any, Any]:
         """`step(changing, *args)`: the changed values where they were, and others everywhere; traced.
@@ -83,7 +200,7 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
         data: pytree of arrays [n, ...].
 
     Raises:
-        UsageError: for arrays on different meshes, or on one of several processes, and data whose leaves are divided over
+        UsageError: for arrays on different meshes, or on one of some of the processes, and data whose leaves are divided over
             different axes.
     """
     meshes = {mesh for leaf in jax.tree.leaves((changing, data)) if (mesh := _mesh_of(leaf))}
@@ -93,10 +210,12 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
         trees = {"data": data, "params": params, "state": changing}
         raise _several("is on", "put the state and the data on one mesh", _mesh_of, trees)
     mesh = meshes.pop()
-    if mesh.is_multi_process:
+    if mesh.is_multi_process and (processes := {device.process_index for device in mesh.devices.flat}) != set(
+        range(jax.process_count())
+    ):
         raise UsageError(
-            f"the mesh {mesh} is of several processes, which could disagree on keys, draws and noise: use the devices of one "
-            "process, such as jax.local_devices()"
+            f"the mesh is of the processes {sorted(processes)} of {jax.process_count()}: lay the arrays out over devices of all "
+            "processes, jax.devices(), or of this one alone, jax.local_devices()"
         )
     divided = {_rows_of(leaf) for leaf in jax.tree.leaves(data) if _mesh_of(leaf)} or {()}
     if len(divided) > 1:
@@ -104,7 +223,13 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
     busy = {axis for leaf in jax.tree.leaves(params) for axes in _axes_of(leaf) for axis in axes}
     free = tuple(axis for axis in mesh.axis_names if axis not in busy)
     kept = tuple(PartitionSpec(*_axes_of(leaf)) for leaf in jax.tree.leaves(changing))
-    return Spread(mesh, divided.pop() or free or tuple(mesh.axis_names), kept)
+    of_rows = divided.pop()
+    return Spread(mesh, of_rows or free or tuple(mesh.axis_names), kept, bool(of_rows))
+
+
+def _automatic(mesh: Mesh) -> Mesh:
+    """The same devices, with axes that the compiler divides over by itself."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
 def _several(verb: str, fix: str, of: Callable[[Any], Any], trees: dict[str, Any]) -> UsageError:
@@ -127,11 +252,15 @@ def _mesh_of(leaf: Any) -> Mesh | None:
 
 def _axes_of(leaf: Any) -> tuple[tuple[str, ...], ...]:
     """The axes of the mesh that each axis of an array is divided over, without those at the end that aren't."""
-    spec = tuple(leaf.sharding.spec) if _mesh_of(leaf) else ()
-    axes = [(each,) if isinstance(each, str) else tuple(each or ()) for each in spec]
+    axes = _names(leaf.sharding.spec) if _mesh_of(leaf) else []
     while axes and not axes[-1]:
         axes.pop()
     return tuple(axes)
+
+
+def _names(spec: PartitionSpec) -> list[tuple[str, ...]]:
+    """The axes of a mesh, for each axis of an array that says any."""
+    return [(each,) if isinstance(each, str) else tuple(each or ()) for each in spec]
 
 
 def _rows_of(leaf: Any) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -169,37 +170,46 @@ class ClippedGrad:
         Raises:
             UsageError: as for a call, while tracing.
         """
-        clip_norm = self.rule.clip_norm_now(rule_state, self.clip_norm)
         check_loss(self.loss_fn, self.has_aux, params, data, shared, rng)
-        loss = self.trace(params, data, shared, None if rng is None else example_keys(rng, 1))
+
+        def trace(params: Params, data: Any, shared: tuple[Any, ...], rng: Any) -> Traced | None:
+            return self.trace(params, data, shared, None if rng is None else example_keys(rng, 1))
+
+        loss = trace(params, data, shared, rng)
         positions = check_batch(data)
         parts = 1 if spread is None else spread.parts
         microbatch_size = min(self.usual_microbatch_size(loss, params, usual_size, parts), positions)
         microbatch_size = parts * math.ceil(microbatch_size / parts)
-        take, used = gather_drawn(data, draw, microbatch_size)
 
-        def examples_at(start: Any) -> Examples:
-            batch, mask = take(start)
-            if spread is not None:
-                batch, mask = spread.divide((batch, mask))
-            return _with_keys(batch, mask, rng, start)
+        def add_up(params: Params, data: Any, draw: Draw, shared: tuple[Any, ...], rule_state: Any, rng: Any) -> Any:
+            """Of a device's own examples; of all of them where there is one."""
+            clip_norm = self.rule.clip_norm_now(rule_state, self.clip_norm)
+            take, used = gather_drawn(data, draw, microbatch_size, spread)
+            traced = loss if spread is None else trace(jax.eval_shape(spread.whole, params), data, shared, rng)
 
-        def process(examples: Examples) -> tuple[Any, Any]:
-            grads, losses, norms, aux = self.sum_at_once(loss, params, examples, shared, clip_norm)
-            observed = self.rule.observe(norms, examples.mask, jnp.float32(clip_norm))
-            clipped = examples.mask & ~(norms <= clip_norm)
-            sums = jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))
-            return (grads, observed, sums), None
+            def process(examples: Examples) -> tuple[Any, Any]:
+                whole = params if spread is None else spread.whole(params)
+                grads, losses, norms, aux = self.sum_at_once(traced, whole, examples, shared, clip_norm)
+                observed = self.rule.observe(norms, examples.mask, jnp.float32(clip_norm))
+                clipped = examples.mask & ~(norms <= clip_norm)
+                sums = jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))
+                return (grads if spread is None else spread.scattered(grads), (observed, sums)), None
 
-        (grads, observed, (losses, clipped, aux)), _ = reduce_examples(
-            process,
-            examples_at,
-            used=used,
-            positions=positions,
-            microbatch_size=microbatch_size,
-        )
+            return reduce_examples(
+                process,
+                lambda start: _with_keys(
+                    *take(start), rng, start if spread is None else spread.first(start, microbatch_size)
+                ),
+                used=used,
+                positions=positions,
+                microbatch_size=microbatch_size,
+            )[0]
+
+        run = add_up if spread is None else partial(spread.on_each, add_up)
+        grads, (observed, (losses, clipped, aux)) = run(params, data, draw, shared, rule_state, rng)
+        sensitivity = jnp.float32(self.rule.clip_norm_now(rule_state, self.clip_norm))
         next_state = self.rule.advance(rule_state, observed)
-        return DrawSums(grads, losses, clipped, aux, jnp.float32(clip_norm), next_state)
+        return DrawSums(grads, losses, clipped, aux, sensitivity, next_state)
 
     def explain(self, params: Params, batch: Batch, *shared: Any, rng: Key[Array, ""] | None = None) -> Explanation:
         """How "auto" and "ghost" deal with each parameter, and what that costs; nothing is computed.

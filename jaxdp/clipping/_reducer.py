@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32, Key
 
 from .._platform import default_device, default_platform
+from .._spread import Spread
 from .._types import Batch
 from ..sampling import Draw, rows_at
 
@@ -91,15 +92,21 @@ def slice_batch(batch: Batch, mask: Bool[Array, " B"], microbatch_size: int) -> 
     return take, used
 
 
-def gather_drawn(data: Any, draw: Draw, microbatch_size: int) -> tuple[Take, Int32[Array, ""]]:
-    """How to take the examples of a draw out of data [n, ...], and how many there are. Padding is zeros: no record is in it."""
-    num_examples = jax.tree.leaves(data)[0].shape[0]
+def gather_drawn(data: Any, draw: Draw, microbatch_size: int, spread: Spread | None) -> tuple[Take, Int32[Array, ""]]:
+    """How to take the examples of a draw out of data [n, ...], and how many there are. Padding is zeros: no record is in it.
+
+    With a `spread`, within its `on_each`, a device takes its own part of them.
+    """
+    num_examples = draw.indices.shape[0]
     indices = jnp.pad(draw.indices, (0, microbatch_size), constant_values=num_examples)
 
     def take(start: Any) -> tuple[Any, Any]:
         chosen = jax.lax.dynamic_slice_in_dim(indices, start, microbatch_size)
         mask = start + jnp.arange(microbatch_size, dtype=jnp.int32) < draw.size
-        return jax.tree.map(lambda leaf: rows_at(leaf, chosen), data), mask
+        if spread is None:
+            return jax.tree.map(lambda leaf: rows_at(leaf, chosen), data), mask
+        own_rows = spread.own_rows
+        return jax.tree.map(lambda leaf: own_rows(leaf, chosen, rows_at), data), spread.own(mask)
 
     return take, draw.size
 

@@ -362,8 +362,12 @@ class DPSGD:
 
         On several devices it runs as the user's arrays are laid out, by `jax.sharding.NamedSharding` on one mesh: parameters
         stay where they are, replicated or divided; each microbatch is divided over the axes that the data's rows are divided
-        over, or, where every device has all data, over those that no parameter is divided over. Draws and noise are the same
-        on every mesh, and so is epsilon.
+        over, or, where every device has all data, over those that no parameter is divided over (all axes if there are none).
+        The devices' sums are added up once a step. Draws and noise are the same on every mesh, and so is epsilon.
+
+        A mesh of several processes (`jax.distributed.initialize`) has devices of all of them. Before the first step they
+        compare hashes of the run, the state and its keys, the program, the versions of packages and the data that more than
+        one of them holds, and each refuses to go on where these differ.
 
         Args:
             loss_fn: `loss_fn(params, example, *shared) -> scalar`, the loss of one example; a parameter named `rng`, if

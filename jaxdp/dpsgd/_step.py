@@ -5,6 +5,7 @@ one's rows and adds its clipped gradients up. How many microbatches it walks fol
 can be too large, no drawn example is left out, and padding costs less than one microbatch.
 """
 
+import operator
 from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from ..accounting import Ledger
 from ..clipping import check_batch, check_params, takes_rng
 from ..noise._keys import Domain, nonce_in_hex, nonce_of, own_key
 from ..transforms import check_numbers, check_suitable, check_transform, in_float32
+from ._agreement import agree_on_step
 from ._description import Run
 from ._self_check import self_check, signature
 
@@ -124,6 +126,8 @@ class PrivateStep:
         self._takes_rng = takes_rng(loss_fn)
         self._checks_itself = self_check
         self._checked: set[Any] = set()
+        self._agreed: set[Any] = set()  # programs that all processes have
+        self._held: list[Any] = []  # what the last step left, to see whether the next goes on from there
         self._compiled = jax.jit(self._scan, static_argnames=("num_steps", "spread"), donate_argnames="carry")
 
     def init(self, params: Params, key: Key[Array, ""]) -> TrainState:
@@ -236,21 +240,42 @@ class PrivateStep:
                 "sampling rate, and so its epsilon, would be false; describe the run with the number of examples it trains on"
             )
         shared = self._grad_fn.check_shared(shared, None, "step(state, (X, Y))")
-        self._check_gradients(state, data, shared)
         carry = (state.params, state.opt_state, state.rule_state, state.noise_state)
-        if spread := spread_of(carry, state.params, data):
-            carry = spread.place(carry)
-        first = jnp.int32(state.step)
-        carry, metrics = self._compiled(carry, state.keys, first, data, shared, num_steps=num_steps, spread=spread)
+        spread = spread_of(carry, state.params, data)
+        self._check_gradients(state, data, shared, spread)
+        others = (state.keys, jnp.int32(state.step), shared)
+        if spread is not None:
+            carry, others = spread.place(carry), spread.everywhere(others)
+        keys, first, shared = others
+        args = (carry, keys, first, data, shared)
+        if spread is not None and spread.processes > 1:
+            self._agree(state, args, num_steps, spread)
+        carry, metrics = self._compiled(*args, num_steps=num_steps, spread=spread)
         params, opt_state, rule_state, noise_state = carry
         changed = {"params": params, "opt_state": opt_state, "rule_state": rule_state, "noise_state": noise_state}
+        if spread is not None and spread.processes > 1:
+            self._held = jax.tree.leaves((carry, state.keys, data))
         return state._replace(**changed, step=made), metrics
 
-    def _check_gradients(self, state: TrainState, data: Any, shared: tuple[Any, ...]) -> None:
+    def _agree(self, state: TrainState, args: tuple[Any, ...], num_steps: int, spread: Spread) -> None:
+        """That all processes make this step, before the first one, and where it doesn't go on from the one before."""
+        carry, _, _, data, shared = args
+        program = (num_steps, *signature(carry, data, shared))
+        held = jax.tree.leaves((carry, state.keys, data))
+        if program in self._agreed and len(held) == len(self._held) and all(map(operator.is_, held, self._held)):
+            return
+        text = self._compiled.lower(*args, num_steps=num_steps, spread=spread).as_text()
+        agree_on_step(self.run, state, data, shared, text)
+        self._agreed.add(program)
+
+    def _check_gradients(self, state: TrainState, data: Any, shared: tuple[Any, ...], spread: Spread | None) -> None:
         """The self-check of arguments of these shapes and types, before the first step with them."""
         if self._checks_itself and (kind := signature(state.params, data, shared)) not in self._checked:
             key = state.keys.loss if self._takes_rng else None
-            self_check(self._grad_fn, state.params, data, shared, key)
+            params = state.params
+            if spread is not None and spread.processes > 1:  # each checks by itself
+                params, shared = spread.here((params, shared))
+            self_check(self._grad_fn, params, data, shared, key)
             self._checked.add(kind)
 
     def _scan(

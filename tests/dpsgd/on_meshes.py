@@ -1,10 +1,11 @@
 """Runs on meshes of eight devices, against one device: a process of its own, since devices are counted where JAX starts.
 
-By hand, all layouts or those that are named:
+By hand, all layouts or those that are named, and with `--of ADDRESS NUMBER OWN` first as one of several processes:
 
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/dpsgd/on_meshes.py rows
 """
 
+import dataclasses
 import re
 import sys
 from typing import Any
@@ -14,10 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jaxdp
 from jaxdp._spread import spread_of
+
+OF_SEVERAL = sys.argv[1:2] == ["--of"]
+if OF_SEVERAL:  # before anything is computed
+    jax.distributed.initialize(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
 
 N = 512
 RUN = jaxdp.DPSGD(num_examples=N, expected_batch_size=60, steps=20, clip_norm=0.1, noise_multiplier=1.0)
@@ -62,7 +68,20 @@ def trained(loss: Any, params: Any, data: Any, steps: int = STEPS) -> tuple[Any,
 
 
 def placed(mesh: Mesh, tree: Any, spec: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.device_put(leaf, NamedSharding(mesh, spec(leaf))), tree)
+    """Arrays on a mesh, of which each process puts its own part there."""
+
+    def put(leaf: Any) -> Any:
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, NamedSharding(mesh, spec(leaf)), lambda index: host[index])
+
+    return jax.tree.map(put, tree)
+
+
+def whole(leaf: Any) -> np.ndarray:
+    """An array's values, wherever it is."""
+    if leaf.is_fully_addressable:
+        return np.asarray(leaf)
+    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
 
 
 def everywhere(leaf: Any) -> PartitionSpec:
@@ -104,14 +123,18 @@ def main(chosen: list[str]) -> None:
             params, data = placed(mesh, PARAMS, of_params), placed(mesh, DATA, of_data)
             state, found, step = trained(loss, params, data)
             assert found == drawn, "the same draws"
-            close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+            close = lambda a, b: np.testing.assert_allclose(whole(a), b, rtol=1e-4, atol=1e-6)
             jax.tree.map(close, state.params, alone.params)
             for name, leaf in state.params.items():
                 assert leaf.sharding.is_equivalent_to(params[name].sharding, leaf.ndim), f"{name} stays where it was"
             noisy, _, _ = trained(constant, params, data)
-            jax.tree.map(np.testing.assert_array_equal, noisy.opt_state, noise.opt_state)
+            same = lambda a, b: np.testing.assert_array_equal(whole(a), b)
+            jax.tree.map(same, noisy.opt_state, noise.opt_state)
             check_work(step, state, data)
-    refuse_other_meshes()
+    if jax.process_count() == 1:
+        refuse_other_meshes()
+    else:
+        refuse_other_processes()
     print("the same on every mesh")
 
 
@@ -120,7 +143,8 @@ def check_work(step: Any, state: Any, data: Any) -> None:
     carry = (state.params, state.opt_state, state.rule_state, state.noise_state)
     spread = spread_of(carry, state.params, data)
     assert spread is not None
-    lowered = step._compiled.lower(carry, state.keys, jnp.int32(0), data, (), num_steps=1, spread=spread)
+    keys, first = spread.everywhere((state.keys, jnp.int32(0)))
+    lowered = step._compiled.lower(carry, keys, first, data, (), num_steps=1, spread=spread)
     text = lowered.compile().as_text()
     rows = {int(n) for n in re.findall(r"= f32\[(\d+),(?:128|64)\]\S* (?:dot|fusion)\(", text)}
     most = RUN.sampler(jax.random.key(0)).usual_size / spread.parts + 1
@@ -140,5 +164,27 @@ def refuse_other_meshes() -> None:
             trained(loss, params, data)
 
 
+def refuse_other_processes() -> None:
+    """Processes that would not make the same steps find out before the first, each of them, and what it is."""
+    mesh = jax.make_mesh((8,), ("data",))
+    own = jax.process_index()
+
+    def refused(what: str, *, key: int = 7, clip_norm: float = 0.1, scale: float = 1.0, moved: float = 0.0) -> None:
+        run = dataclasses.replace(RUN, clip_norm=clip_norm)
+        step = run.make_step(lambda params, x: scale * loss(params, x), optax.sgd(0.1), self_check=False)
+        data = placed(mesh, jax.tree.map(lambda leaf: leaf + np.asarray(moved, leaf.dtype), DATA), everywhere)
+        state = step.init(placed(mesh, PARAMS, everywhere), jax.random.key(key))
+        with pytest.raises(jaxdp.UsageError, match=f"disagree on.* {what}.*process 1 against process 0"):
+            step(state, data)
+
+    refused("state.*keys", key=own)
+    refused("the run's description", clip_norm=0.1 + own)
+    refused("the program of a step", scale=1.0 + own)
+    refused("data", moved=float(own))
+    step = RUN.make_step(loss, optax.sgd(0.1), self_check=False)
+    mine = jax.make_mesh((4,), ("data",), devices=jax.local_devices())
+    step(step.init(placed(mine, PARAMS, everywhere), jax.random.key(own)), placed(mine, DATA, rows))  # each its own run
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(sys.argv[5:] if OF_SEVERAL else sys.argv[1:])

@@ -1,0 +1,63 @@
+"""What the processes of one run must have in common before its first step: else their noise is not the noise of one run.
+
+Each process computes its own part of a step, with keys, numbers and a program of its own. Two that disagree would add up sums of
+different losses, or noise that is not what was drawn elsewhere; JAX would not notice, or wait for ever. So they exchange
+hashes: of the run, its keys and states, the versions of packages, the compiled program's text, and of whatever array two
+processes hold the same part of.
+"""
+
+import hashlib
+import importlib.metadata
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._processes import agree
+
+_PACKAGES = ("jaxdp-privacy", "jax", "jaxlib", "optax", "numpy")
+
+
+def agree_on_step(run: Any, state: Any, data: Any, shared: Any, program: str) -> None:
+    """Compare everything that a step is made of; all processes must call it.
+
+    Args:
+        run: the description.
+        state: of the run, on the mesh or on each process.
+        data: pytree of arrays on the mesh.
+        shared: what the loss gets beside an example.
+        program: the text of what is compiled.
+
+    Raises:
+        UsageError: in every process, naming what differs and where.
+    """
+    described = re.sub(r" at 0x[0-9a-f]+", "", repr(run))  # a function's place in this process
+    facts: dict[str, bytes | str] = {"the run's description": described, "the program of a step": program}
+    facts |= {f"the version of {name}": importlib.metadata.version(name) for name in _PACKAGES}
+    facts["the ledger of what was spent before"] = repr(state.spent_before)
+    for name, tree in {"state": state, "data": data, "shared": shared}.items():
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+            for part, content in _held(leaf):
+                facts[f"{name}{jax.tree_util.keystr(path)}{part}"] = content
+    agree(facts)
+
+
+def _held(leaf: Any) -> Iterator[tuple[str, bytes]]:
+    """The parts of an array that this process holds and another may, by which they are, as hashes of type and contents."""
+    if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(leaf)
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+        yield "", _digest(np.asarray(leaf))
+        return
+    processes: dict[str, set[int]] = {}
+    for device, index in leaf.sharding.devices_indices_map(leaf.shape).items():
+        processes.setdefault(str(index), set()).add(device.process_index)
+    for index, shard in {str(shard.index): shard for shard in leaf.addressable_shards}.items():
+        if len(processes[index]) > 1:
+            yield f" at {index}", _digest(np.asarray(shard.data))
+
+
+def _digest(array: np.ndarray) -> bytes:
+    return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()).digest()
