@@ -1,8 +1,8 @@
 """How whole steps scale with the devices of a pod that isn't here, by the estimate of its compiler: scaling.py's --target.
 
 The private step is compiled as a run does it, and a plain one that does the same but clip and add noise, for each layout of data
-and parameters (meshes.py) on 4, 16 and 256 devices: with a batch for each device that stays the same (weak scaling), and with
-one that they share (strong scaling). NOTHING IS TIMED. The compiler says how many cycles a device computes, how much memory it
+and parameters (meshes.py) on 4, 16 and 256 devices: with a batch for each device that stays the same (weak scaling), and for
+the MLP with one that they share (strong scaling). NOTHING IS TIMED. The compiler says how many cycles a device computes, how much memory it
 sets aside, and which operations between devices there are; it makes no estimate of how long these take, so that their bytes are
 told instead. Prints tables and writes them, with a picture, to benchmarks/results/compilers/.
 """
@@ -76,7 +76,9 @@ def _compiled(
     for topology in target.pods[: 1 if quick else None]:
         sides = topology.split(":")[1].split("x")
         devices = int(sides[0]) * int(sides[1])
-        sizes = {"weak": devices * _EACH[workload]} | ({"strong": _SHARED[workload]} if workload in _SHARED else {})
+        sizes = {"weak": devices * _EACH[workload]}
+        if _SHARED.get(workload) not in (None, sizes["weak"]):
+            sizes["strong"] = _SHARED[workload]
         for scaling, batch_size in sizes.items():
             asked = {"target": target.name, "name": workload, "topology": topology, "layout": layout}
             asked |= {"batch_size": batch_size, "num_examples": _NUM_EXAMPLES, "by_rows": workload in _BY_ROWS}
