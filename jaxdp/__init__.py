@@ -19,6 +19,7 @@ from . import (
     mechanisms as mechanisms,
     noise as noise,
     pate as pate,
+    reading as reading,
     sampling as sampling,
 )
 from ._errors import UsageError as UsageError

@@ -50,11 +50,30 @@ class Spread:
 
     def everywhere(self, values: Any) -> Any:
         """Values that every device is to have; what isn't on the mesh yet is put there."""
-        return jax.tree.map(partial(self._put, where=NamedSharding(self.mesh, PartitionSpec())), values)
+        return jax.tree.map(partial(self._put, where=self._everywhere), values)
+
+    def places_here(self, rows: int) -> np.ndarray:
+        """Which of so many rows, divided over `axes`, this process has a device for: ascending."""
+        slices = self._rows.addressable_devices_indices_map((rows,)).values()
+        return np.unique(np.concatenate([np.arange(rows)[index] for index in slices]))
+
+    def rows_from_here(self, own: np.ndarray, rows: int, places: np.ndarray) -> Any:
+        """An array of so many rows, divided over `axes`, of which this process has those at `places_here`."""
+
+        def part(index: Any) -> np.ndarray:
+            start, stop, _ = index[0].indices(rows)
+            first = int(np.searchsorted(places, start))
+            return own[first : first + stop - start]
+
+        return jax.make_array_from_callback((rows, *own.shape[1:]), self._rows, part)
+
+    @property
+    def _rows(self) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec(self.axes))
 
     def here(self, values: Any) -> Any:
         """Values as this process alone has them, whole, on one of its devices; all processes must ask."""
-        whole = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, PartitionSpec()))
+        whole = jax.jit(lambda tree: tree, out_shardings=self._everywhere)
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole(self.everywhere(values)))
 
     @property
@@ -80,7 +99,7 @@ class Spread:
         return jax.tree.unflatten(jax.tree.structure(changing), places)
 
     def on_each(self, part: Callable[..., Any], params: Any, data: Any, *args: Any) -> Any:
-        """`part(params, data, *args)` on every device, of its own examples, added up over the devices; traced, within `run`.
+        """`part(params, data, *args)` on every device, of its own examples; traced, within `run`.
 
         Args:
             part: gives a pair: sums as `scattered` gives them, and a pytree of other sums. It has of parameters and data what
@@ -90,26 +109,47 @@ class Spread:
             *args: pytrees of arrays, the same on every device.
 
         Returns:
-            The pair: sums divided as the parameters are, and the others, which every device has.
+            What each device has, for `add_up`: the pair, each leaf with a leading axis of devices to be added up over.
         """
-        kept = self._divided(params)
         rows = PartitionSpec(self.axes) if self.rows_divided else PartitionSpec()
+        kept = self._divided(params)
+        each = lambda *given: jax.tree.map(lambda leaf: leaf[None], part(*given))
+        in_specs = (kept, rows, *[PartitionSpec()] * len(args))
+        return self._shard_map(each, in_specs, self._stacked(kept))(params, data, *args)
 
-        def total(*given: Any) -> Any:
-            sums, others = part(*given)
-            return jax.tree.map(self._add_up, sums, kept), jax.tree.map(
-                partial(self._add_up, spec=PartitionSpec()), others
-            )
+    def add_up(self, addends: Any) -> Any:
+        """What `on_each` gave, added up over the devices: sums divided as the parameters are, others on every device."""
+        kept = self._divided(addends[0])
 
-        program = jax.shard_map(
-            total,
+        def total(addends: Any) -> Any:
+            sums, others = jax.tree.map(lambda leaf: leaf[0], addends)
+            sums = jax.tree.map(lambda leaf, spec: self._psum(leaf, self._remaining(spec)), sums, kept)
+            return sums, jax.tree.map(lambda leaf: self._psum(leaf, self.axes), others)
+
+        return self._shard_map(total, (self._stacked(kept),), (kept, PartitionSpec()))(addends)
+
+    def _stacked(self, kept: Any) -> Any:
+        """Where addends are: those of parameters, which are divided like `kept`, and others."""
+        of_sum = lambda spec: PartitionSpec(self._remaining(spec) or None, *spec)
+        is_spec = lambda leaf: isinstance(leaf, PartitionSpec)
+        return jax.tree.map(of_sum, kept, is_leaf=is_spec), PartitionSpec(self.axes)
+
+    def _remaining(self, spec: PartitionSpec) -> tuple[str, ...]:
+        """The axes over which an addend of a parameter isn't added up yet."""
+        return tuple(axis for axis in self.axes if axis not in itertools.chain(*_names(spec)))
+
+    def _psum(self, leaf: Any, axes: tuple[str, ...]) -> Any:
+        return jax.lax.psum(leaf, axes) if axes else leaf
+
+    def _shard_map(self, program: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+        return jax.shard_map(
+            program,
             mesh=_automatic(self.mesh),
-            in_specs=(kept, rows, *[PartitionSpec()] * len(args)),
-            out_specs=(kept, PartitionSpec()),
+            in_specs=in_specs,
+            out_specs=out_specs,
             axis_names=set(self.axes),
             check_vma=False,  # a loss has loops whose carries it doesn't know
         )
-        return program(params, data, *args)
 
     def whole(self, params: Any) -> Any:
         """Parameters of which a device has its part; traced, within `on_each`."""
@@ -160,11 +200,6 @@ class Spread:
         added = rows.astype(jnp.int8) if rows.dtype == jnp.bool_ else rows  # zeros but on one device
         return jax.lax.psum_scatter(added, self.axes, scatter_dimension=0, tiled=True).astype(rows.dtype)
 
-    def _add_up(self, leaf: Any, spec: PartitionSpec) -> Any:
-        """Over the devices that have the same part."""
-        axes = tuple(axis for axis in self.axes if axis not in itertools.chain(*_names(spec)))
-        return jax.lax.psum(leaf, axes) if axes else leaf
-
     def _divided(self, params: Any) -> Any:
         """Over which of `axes` the parameters are divided, without those that end at none."""
         leaves, structure = jax.tree.flatten(params)
@@ -177,15 +212,31 @@ class Spread:
 
         What the compiler is to divide by itself has axes of type Auto within `step`, whatever the user's mesh has.
         """
-        stay = self._places(changing)
+        return self._automatically(step, (self._places(changing), self._everywhere), changing, *args)
+
+    def gather(self, addends_of: Callable[..., Any], params: Any, *args: Any) -> Any:
+        """`addends_of(params, *args)`, which are what `on_each` gave, where they are; traced."""
+        return self._automatically(addends_of, self.places_of_addends(params), params, *args)
+
+    def places_of_addends(self, params: Any) -> Any:
+        """Where each leaf is of what `on_each` gives."""
+        leaves, structure = jax.tree.flatten(params)
+        kept = jax.tree.unflatten(structure, self.kept[: len(leaves)])
+        is_spec = lambda leaf: isinstance(leaf, PartitionSpec)
+        return jax.tree.map(partial(NamedSharding, self.mesh), self._stacked(kept), is_leaf=is_spec)
+
+    @property
+    def _everywhere(self) -> NamedSharding:
+        return NamedSharding(self.mesh, PartitionSpec())
+
+    def _automatically(self, program: Callable[..., Any], places: Any, *args: Any) -> Any:
+        """`program(*args)`, within which all axes are the compiler's to divide over; what it gives is where `places` say."""
         named = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
         explicit = tuple(name for name, kind in named if kind == AxisType.Explicit)
         if not explicit:
-            changed, others = step(changing, *args)
-            return jax.lax.with_sharding_constraint(changed, stay), others
-        everywhere = NamedSharding(self.mesh, PartitionSpec())
-        automatic: Any = jax.sharding.auto_axes(step, axes=explicit, out_sharding=(stay, everywhere))
-        return automatic(changing, *args)
+            return jax.lax.with_sharding_constraint(program(*args), places)
+        automatic: Any = jax.sharding.auto_axes(program, axes=explicit, out_sharding=places)
+        return automatic(*args)
 
 
 def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:

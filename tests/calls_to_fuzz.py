@@ -14,7 +14,7 @@ import optax
 from dp_accounting import DpEvent, GaussianDpEvent
 
 import jaxdp
-from jaxdp import accounting, clipping, data, mechanisms, noise, pate, sampling
+from jaxdp import accounting, clipping, data, mechanisms, noise, pate, reading, sampling
 
 HARNESS = ("make", "kind", "run_to_step")  # arguments of the functions below, and not of jaxdp's
 
@@ -152,6 +152,7 @@ def calls() -> Iterator[tuple[str, Call]]:
     """Every public function with a call that is right."""
     yield from _of_runs()
     yield from _of_accounting()
+    yield from _of_reading()
     yield from _of_clipping()
     yield from _of_mechanisms()
     yield from _of_pate()
@@ -286,6 +287,20 @@ def _of_accounting() -> Iterator[tuple[str, Call]]:
     yield "RandomSearch.number_of_runs", Call(search.number_of_runs, {"rng": np.random.default_rng(0)}, is_count)
     about = {"run": jaxdp.DPSGD(**RUN), "delta": 1e-5, "steps": 3, "spent_before": LEDGER, "notes": ("A note.",)}
     yield "statement", Call(accounting.statement, about, of(str), 0.3)
+
+
+def _of_reading() -> Iterator[tuple[str, Call]]:
+    rows = lambda tree: all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(tree))
+    source = {"records": IMAGES, "decode": None, "threads": 2, "ahead": 2}
+    read = lambda indices, **how: reading.Source(**how).read(indices)
+    yield "Source", Call(read, {**source, "indices": np.array([4, 0])}, rows)
+
+    def blocks(records: Any, **how: Any) -> list[reading.Block]:
+        with reading.Reader(reading.Source(records), np.arange, **how) as reader:
+            return list(reader.blocks(2))
+
+    read_ahead = {"records": IMAGES, "block": 4, "most": 6, "first": 2, "steps": 2, "places": np.array([0, 2])}
+    yield "Reader", Call(blocks, read_ahead, lambda found: rows([block.rows for block in found]))
 
 
 def _of_clipping() -> Iterator[tuple[str, Call]]:

@@ -76,6 +76,7 @@ RANGES: dict[str, tuple[float, float]] = {
                 "step",
             ),
             *("microbatch_size", "interval", "order", "reports", "teachers", "seed"),
+            *("threads", "ahead", "block", "most", "first"),
         ),
         COUNTS,
     ),

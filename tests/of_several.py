@@ -29,7 +29,8 @@ def free_address() -> str:
 def started(commands: list[list[str]], *, devices: int = 1) -> list[subprocess.Popen[str]]:
     """One Python for each list of arguments, with so many devices each."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    path = os.pathsep.join([str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": path}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": env}
     return [subprocess.Popen([sys.executable, *command], **pipes) for command in commands]
 

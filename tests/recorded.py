@@ -42,7 +42,13 @@ class Release:
 class Recorder:
     """The real step of a run, on any data of its size."""
 
-    def __init__(self, run: jaxdp.DPSGD, loss: Callable[..., Any], learning_rate: float) -> None:
+    def __init__(
+        self,
+        run: jaxdp.DPSGD,
+        loss: Callable[..., Any],
+        learning_rate: float,
+        place: Callable[[Any], Any] | None = None,
+    ) -> None:
         def with_traces(params: Any, example: Any) -> Any:
             record, index, weight = example
             return loss(params, record) * weight, jnp.zeros(run.num_examples).at[index].set(1.0)
@@ -52,17 +58,18 @@ class Recorder:
             return jax.tree.map(lambda mean: -learning_rate * mean, means), means
 
         keeps_what_it_sees = optax.GradientTransformation(lambda params: jax.tree.map(jnp.zeros_like, params), update)
-        self.run = run
+        self.run, self._place = run, place or (lambda data: data)
         self.step = run.make_step(with_traces, keeps_what_it_sees, has_aux=True, self_check=False)
 
     def data(self, records: Any, blank: int | None = None, swapped: int | None = None) -> Any:
-        """The training data; one record may be blanked (its gradient is NaN) or exchanged for its opposite."""
+        """The training data where they are to be; one record may be blanked (its gradient is NaN) or exchanged for its
+        opposite."""
         weights = np.ones(self.run.num_examples, np.float32)
         if blank is not None:
             weights[blank] = np.nan
         if swapped is not None:
             weights[swapped] = -1.0
-        return records, jnp.arange(self.run.num_examples), jnp.asarray(weights)
+        return self._place((records, jnp.arange(self.run.num_examples), jnp.asarray(weights)))
 
     def release(self, state: Any, data: Any) -> Release:
         donated = ("params", "opt_state", "rule_state", "noise_state")
@@ -79,11 +86,21 @@ def clip_norm_at(run: jaxdp.DPSGD, state: Any) -> float:
 
 
 def violations(
-    run: jaxdp.DPSGD, loss: Callable[..., Any], params: Any, records: Any, *, steps: int, learning_rate: float = 0.01
+    run: jaxdp.DPSGD,
+    loss: Callable[..., Any],
+    params: Any,
+    records: Any,
+    *,
+    steps: int,
+    learning_rate: float = 0.01,
+    place: Callable[[Any], Any] | None = None,
 ) -> set[str]:
-    """What is not as accounted: of "finite", "sensitivity", "noise", "reuse", "draws"."""
+    """What is not as accounted: of "finite", "copies", "sensitivity", "noise", "reuse", "draws".
+
+    `place` says where data are to be, on several devices; parameters are where they are given.
+    """
     with jax.debug_key_reuse(False):  # which this finds by what is released
-        return _violations(Recorder(run, loss, learning_rate), params, records, steps)
+        return _violations(Recorder(run, loss, learning_rate, place), params, records, steps)
 
 
 def _violations(recorder: Recorder, params: Any, records: Any, steps: int) -> set[str]:
@@ -97,6 +114,8 @@ def _violations(recorder: Recorder, params: Any, records: Any, steps: int) -> se
         state = releases[-1].after
         if not releases[-1].is_finite:
             return {"finite"}
+        if not all(map(_copies_agree, jax.tree.leaves((state.params, state.opt_state)))):
+            return {"copies"}
     found = set()
     if not _distances_hold(recorder, records, states, releases):
         found.add("sensitivity")
@@ -110,6 +129,16 @@ def _violations(recorder: Recorder, params: Any, records: Any, steps: int) -> se
     if not _draws_are_accounted(run, np.array([release.drawn for release in releases])):
         found.add("draws")
     return found
+
+
+def _copies_agree(leaf: jax.Array) -> bool:
+    """Whether devices that have the same part of an array have the same."""
+    parts: dict[str, bytes] = {}
+    return all(
+        parts.setdefault(str(shard.index), each) == each
+        for shard in leaf.addressable_shards
+        for each in [np.asarray(shard.data).tobytes()]
+    )
 
 
 def rounding(a: Any) -> float:

@@ -5,8 +5,8 @@ microbatches, to bound the memory; for each microbatch, `_per_example` computes 
 and `_clip` adds them up scaled, by factors that `rules` make of their norms. This plain method is the oracle against which the
 fast one, `ghost`, is tested.
 
-What other rooms build on, beside the calls that users make: `ClippedGrad.check_shared` and `ClippedGrad.sum_draw`, of which the
-private step is made; `ClippedGrad.trace` and `ClippedGrad.sum_at_once`, by which a step checks itself; `rules.ClipRule`, which
+What other rooms build on, beside the calls that users make: `ClippedGrad.check_shared` and `Summing`, of which the private step
+is made; `ClippedGrad.trace` and `ClippedGrad.sum_at_once`, by which a step checks itself; `rules.ClipRule`, which
 is all that a run knows of its clip rule; and the checks named `check_...`.
 """
 
@@ -14,9 +14,9 @@ from ._clip import ClippedSum as ClippedSum, Clipping as Clipping, clip_and_sum 
 from ._clipped_grad import (
     ClippedGrad as ClippedGrad,
     ClippedGrads as ClippedGrads,
-    DrawSums as DrawSums,
     clipped_grad as clipped_grad,
 )
+from ._draw_sums import DrawSums as DrawSums, Summing as Summing
 from ._inputs import (
     check_batch as check_batch,
     check_loss as check_loss,

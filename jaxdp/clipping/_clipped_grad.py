@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -11,15 +10,13 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .. import _checks
 from .._errors import UsageError
-from .._spread import Spread
 from .._types import Batch, LossFn, Params
 from ..jaxprs import with_ordered_convolutions
-from ..sampling import Draw
 from ._arithmetic import PRECISIONS, arithmetic_of
 from ._clip import ClippedSum, Clipping
 from ._inputs import check_batch, check_loss, check_mask, check_params, example_keys
 from ._per_example import sum_by_vmap
-from ._reducer import Examples, gather_drawn, reduce_examples, slice_batch, usual_microbatch_size
+from ._reducer import Examples, reduce_examples, slice_batch, usual_microbatch_size
 from ._shared import unwrap_shared
 from ._static import make_static
 from .ghost import Explanation, Traced, check_covered, explain, sum_by_ghost, trace_loss
@@ -48,26 +45,6 @@ class ClippedGrads(NamedTuple):
     aux: Any
     sensitivity: Float[Any, ""]
     rule_state: Any = None
-
-
-class DrawSums(NamedTuple):
-    """The result of `ClippedGrad.sum_draw`: sums over the examples of a draw.
-
-    Attributes:
-        grads: like params, float32. The sum of clipped per-example gradients, not yet private.
-        losses: float32 scalar.
-        clipped: float32 scalar. How many gradients were longer than the clip norm, or not finite.
-        aux: pytree of float32. Of what the loss returned beside its value, with `has_aux`; None otherwise.
-        sensitivity: float32 scalar. The L2 distance by which adding or removing one example can move `grads`.
-        rule_state: the clip rule's state for the next step, for rules that have one; None otherwise.
-    """
-
-    grads: Any
-    losses: Float[Array, ""]
-    clipped: Float[Array, ""]
-    aux: Any
-    sensitivity: Float[Any, ""]
-    rule_state: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,78 +116,6 @@ class ClippedGrad:
         next_state = self.rule.advance(rule_state, self.rule.observe(norms, mask, sensitivity))
         return ClippedGrads(grads, losses, norms, aux, sensitivity, next_state)
 
-    def sum_draw(
-        self,
-        params: Params,
-        data: Any,
-        draw: Draw,
-        *shared: Any,
-        usual_size: float,
-        rng: Key[Array, ""] | None = None,
-        rule_state: Any = None,
-        spread: Spread | None = None,
-    ) -> DrawSums:
-        """The sum of clipped gradients of a draw's examples, gathered a microbatch at a time, with nothing kept of each.
-
-        This is what a private step is made of: `jaxdp.DPSGD.make_step` calls it, traced.
-
-        Args:
-            params: as for a call.
-            data: pytree of arrays [num_examples, ...], with all examples.
-            draw: of a sampler; no draw is too large.
-            *shared: as `check_shared` returned them.
-            usual_size: a number of examples that few draws exceed; microbatches are made to fill it.
-            rng: as for a call; an example's key follows from its position in the draw.
-            rule_state: as for a call.
-            spread: over which devices each microbatch is divided; one by default.
-
-        Returns:
-            A `DrawSums`.
-
-        Raises:
-            UsageError: as for a call, while tracing.
-        """
-        check_loss(self.loss_fn, self.has_aux, params, data, shared, rng)
-
-        def trace(params: Params, data: Any, shared: tuple[Any, ...], rng: Any) -> Traced | None:
-            return self.trace(params, data, shared, None if rng is None else example_keys(rng, 1))
-
-        loss = trace(params, data, shared, rng)
-        positions = check_batch(data)
-        parts = 1 if spread is None else spread.parts
-        microbatch_size = min(self.usual_microbatch_size(loss, params, usual_size, parts), positions)
-        microbatch_size = parts * math.ceil(microbatch_size / parts)
-
-        def add_up(params: Params, data: Any, draw: Draw, shared: tuple[Any, ...], rule_state: Any, rng: Any) -> Any:
-            """Of a device's own examples; of all of them where there is one."""
-            clip_norm = self.rule.clip_norm_now(rule_state, self.clip_norm)
-            take, used = gather_drawn(data, draw, microbatch_size, spread)
-            traced = loss if spread is None else trace(jax.eval_shape(spread.whole, params), data, shared, rng)
-
-            def process(examples: Examples) -> tuple[Any, Any]:
-                whole = params if spread is None else spread.whole(params)
-                grads, losses, norms, aux = self.sum_at_once(traced, whole, examples, shared, clip_norm)
-                observed = self.rule.observe(norms, examples.mask, jnp.float32(clip_norm))
-                clipped = examples.mask & ~(norms <= clip_norm)
-                sums = jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))
-                return (grads if spread is None else spread.scattered(grads), (observed, sums)), None
-
-            return reduce_examples(
-                process,
-                lambda start: _with_keys(
-                    *take(start), rng, start if spread is None else spread.first(start, microbatch_size)
-                ),
-                used=used,
-                positions=positions,
-                microbatch_size=microbatch_size,
-            )[0]
-
-        run = add_up if spread is None else partial(spread.on_each, add_up)
-        grads, (observed, (losses, clipped, aux)) = run(params, data, draw, shared, rule_state, rng)
-        sensitivity = jnp.float32(self.rule.clip_norm_now(rule_state, self.clip_norm))
-        next_state = self.rule.advance(rule_state, observed)
-        return DrawSums(grads, losses, clipped, aux, sensitivity, next_state)
-
     def explain(self, params: Params, batch: Batch, *shared: Any, rng: Key[Array, ""] | None = None) -> Explanation:
         """How "auto" and "ghost" deal with each parameter, and what that costs; nothing is computed.
 
@@ -236,7 +141,7 @@ class ClippedGrad:
     def check_shared(
         self, shared: tuple[Any, ...], size: int | None, call: str = "grad_fn(params, (X, Y))"
     ) -> tuple[Any, ...]:
-        """The shared arguments as `sum_draw` takes them; refuses what could be rows of the batch or of the run's data.
+        """The shared arguments as a step takes them; refuses what could be rows of the batch or of the run's data.
 
         Args:
             shared: what followed the batch.
@@ -271,7 +176,7 @@ class ClippedGrad:
         """How many of a batch's examples to process at once: as the user says, or under "auto" what suits each device, or all."""
         if self.microbatch_size is not None or self.method != "auto" or loss is None:
             return self.microbatch_size or math.ceil(examples)
-        parameters = sum(4 * jnp.size(leaf) for leaf in jax.tree.leaves(params))
+        parameters = sum(4 * math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
         return devices * usual_microbatch_size(examples / devices, loss.plan.activations, parameters)
 
     def sum_at_once(

@@ -34,9 +34,9 @@ def check_params(params: Params) -> None:
             )
 
 
-def check_batch(batch: Batch) -> int:
-    """The batch size B: the leading axis that all leaves must share."""
-    _checks.numbers_alone("batch", batch, "give arrays with a leading axis [B], text as numbers of its tokens")
+def check_batch(batch: Batch, fix: str = "give arrays with a leading axis [B], text as numbers of its tokens") -> int:
+    """The batch size B: the leading axis that all leaves must share. `fix` is what to do about what is no array."""
+    _checks.numbers_alone("batch", batch, fix)
     sizes = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         if jnp.ndim(leaf) == 0:

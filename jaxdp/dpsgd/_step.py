@@ -6,12 +6,14 @@ can be too large, no drawn example is left out, and padding costs less than one 
 """
 
 import operator
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int32, Key, UInt32
@@ -21,12 +23,16 @@ from .._errors import UsageError
 from .._spread import Spread, spread_of
 from .._types import LossFn, Params
 from ..accounting import Ledger
-from ..clipping import check_batch, check_params, takes_rng
+from ..clipping import DrawSums, Summing, check_batch, check_params, takes_rng
 from ..noise._keys import Domain, nonce_in_hex, nonce_of, own_key
+from ..reading import Source
 from ..transforms import check_numbers, check_suitable, check_transform, in_float32
 from ._agreement import agree_on_step
 from ._description import Run
+from ._from_source import FromSource, samples
 from ._self_check import self_check, signature
+
+_DATA = "give arrays [num_examples, ...], or jaxdp.reading.Source(records) for records that are read as they are drawn"
 
 
 class RunKeys(NamedTuple):
@@ -128,6 +134,7 @@ class PrivateStep:
         self._checked: set[Any] = set()
         self._agreed: set[Any] = set()  # programs that all processes have
         self._held: list[Any] = []  # what the last step left, to see whether the next goes on from there
+        self._from_source = FromSource(run, self._grad_fn, self._update, takes_rng=self._takes_rng)
         self._compiled = jax.jit(self._scan, static_argnames=("num_steps", "spread"), donate_argnames="carry")
 
     def init(self, params: Params, key: Key[Array, ""]) -> TrainState:
@@ -193,13 +200,24 @@ class PrivateStep:
         nonce = nonce_of(keys.noise)
         return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before, nonce, noise_state)
 
+    def close(self) -> None:
+        """End what reads ahead of the steps over a source. The last step of a run does it by itself."""
+        self._from_source.close()
+
+    @property
+    def waited(self) -> float:
+        """Seconds that steps over a source have waited for its records; 0 where they were read in time."""
+        return self._from_source.waited
+
     def __call__(self, state: TrainState, data: Any, *shared: Any) -> tuple[TrainState, StepMetrics]:
         """One step.
 
         Args:
             state: from `init` or the step before, which takes its arrays; a copy that steps again, on other data, gets the same
                 noise, which then hides neither: see `TrainState`.
-            data: pytree of arrays [num_examples, ...], inputs and labels together, the same at every step.
+            data: pytree of arrays [num_examples, ...], inputs and labels together, the same at every step. Or a
+                `jaxdp.reading.Source` of records that don't fit in memory, of which those drawn are read ahead of the steps: the
+                same parameters come out, to the bit.
             *shared: handed to the loss after the example, as they are; `jaxdp.Shared(value)` where an axis has the length
                 num_examples. Each new value of what is no array, such as a Python number, is compiled anew: give
                 `jnp.float32(x)` where it changes from step to step.
@@ -216,7 +234,11 @@ class PrivateStep:
         return state, jax.tree.map(lambda leaf: leaf[0], metrics)
 
     def many(self, state: TrainState, data: Any, *shared: Any, num_steps: int) -> tuple[TrainState, StepMetrics]:
-        """`num_steps` steps in one compiled program; the metrics are stacked [num_steps]. Else as a call."""
+        """`num_steps` steps in one compiled program; the metrics are stacked [num_steps]. Else as a call.
+
+        Over a `Source` they are made one by one. Where a record can't be read, the state of a call of one step can be gone on
+        from; one of several steps may be gone.
+        """
         num_steps = _checks.count("num_steps", num_steps, "give how many steps to make")
         _check_state(state, "step")
         _refuse_traced("data and what is shared", (data, shared, jnp.zeros(())))  # which is traced within any trace
@@ -233,49 +255,82 @@ class PrivateStep:
                 f"step {state.step} + {num_steps} exceeds the run's steps={self.run.steps}: further steps would cost more "
                 "than run.epsilon says; describe a longer run with jaxdp.DPSGD(steps=...)"
             )
-        size = check_batch(data)
+        size = len(data) if isinstance(data, Source) else check_batch(data, _DATA)
         if size != self.run.num_examples:
             raise UsageError(
                 f"data has {size} examples and the run was described with num_examples={self.run.num_examples}: its "
                 "sampling rate, and so its epsilon, would be false; describe the run with the number of examples it trains on"
             )
         shared = self._grad_fn.check_shared(shared, None, "step(state, (X, Y))")
+        arrays = () if isinstance(data, Source) else data
         carry = (state.params, state.opt_state, state.rule_state, state.noise_state)
-        spread = spread_of(carry, state.params, data)
+        spread = spread_of(carry, state.params, arrays)
         self._check_gradients(state, data, shared, spread)
-        others = (state.keys, jnp.int32(state.step), shared)
         if spread is not None:
-            carry, others = spread.place(carry), spread.everywhere(others)
-        keys, first, shared = others
-        args = (carry, keys, first, data, shared)
-        if spread is not None and spread.processes > 1:
-            self._agree(state, args, num_steps, spread)
-        carry, metrics = self._compiled(*args, num_steps=num_steps, spread=spread)
+            carry = spread.place(carry)
+        if isinstance(data, Source):
+            carry, metrics = self._over_source(state, carry, data, shared, spread, num_steps)
+        else:
+            carry, metrics = self._over_arrays(state, carry, data, shared, spread, num_steps)
         params, opt_state, rule_state, noise_state = carry
         changed = {"params": params, "opt_state": opt_state, "rule_state": rule_state, "noise_state": noise_state}
         if spread is not None and spread.processes > 1:
-            self._held = jax.tree.leaves((carry, state.keys, data))
+            self._held = jax.tree.leaves((carry, state.keys, arrays))
         return state._replace(**changed, step=made), metrics
 
-    def _agree(self, state: TrainState, args: tuple[Any, ...], num_steps: int, spread: Spread) -> None:
+    def _over_arrays(
+        self, state: TrainState, carry: Any, data: Any, shared: Any, spread: Spread | None, num_steps: int
+    ) -> tuple[tuple[Any, ...], StepMetrics]:
+        others = (state.keys, jnp.int32(state.step), shared)
+        keys, first, shared = others if spread is None else spread.everywhere(others)
+        args = (carry, keys, first, data, shared)
+        text = lambda: self._compiled.lower(*args, num_steps=num_steps, spread=spread).as_text()
+        self._agree(state, carry, data, shared, spread, num_steps, text)
+        return self._compiled(*args, num_steps=num_steps, spread=spread)
+
+    def _over_source(
+        self, state: TrainState, carry: Any, source: Source, shared: Any, spread: Spread | None, num_steps: int
+    ) -> tuple[tuple[Any, ...], StepMetrics]:
+        metrics = []
+        for number in range(state.step, state.step + num_steps):
+            agree = partial(self._agree, state, carry, source, shared, spread, 1) if number == state.step else _agreed
+            carry, of_step = self._from_source.step(carry, state.keys, number, source, shared, spread, agree)
+            metrics.append(of_step)
+        return carry, jax.tree.map(lambda *leaves: jnp.stack(leaves), *metrics)
+
+    def _agree(
+        self,
+        state: TrainState,
+        carry: Any,
+        data: Any,
+        shared: Any,
+        spread: Spread | None,
+        num_steps: int,
+        text: Callable[[], str],
+    ) -> None:
         """That all processes make this step, before the first one, and where it doesn't go on from the one before."""
-        carry, _, _, data, shared = args
-        program = (num_steps, *signature(carry, data, shared))
-        held = jax.tree.leaves((carry, state.keys, data))
+        if spread is None or spread.processes == 1:
+            return
+        arrays = () if isinstance(data, Source) else data
+        program = (num_steps, *signature(carry, arrays, shared))
+        held = jax.tree.leaves((carry, state.keys, arrays))
         if program in self._agreed and len(held) == len(self._held) and all(map(operator.is_, held, self._held)):
             return
-        text = self._compiled.lower(*args, num_steps=num_steps, spread=spread).as_text()
-        agree_on_step(self.run, state, data, shared, text)
+        seen = samples(data) if isinstance(data, Source) else data
+        agree_on_step(self.run, state, seen, shared, text())
         self._agreed.add(program)
 
     def _check_gradients(self, state: TrainState, data: Any, shared: tuple[Any, ...], spread: Spread | None) -> None:
         """The self-check of arguments of these shapes and types, before the first step with them."""
-        if self._checks_itself and (kind := signature(state.params, data, shared)) not in self._checked:
+        shapes = data
+        if isinstance(data, Source):
+            shapes = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), data.like)
+        if self._checks_itself and (kind := signature(state.params, shapes, shared)) not in self._checked:
             key = state.keys.loss if self._takes_rng else None
             params = state.params
             if spread is not None and spread.processes > 1:  # each checks by itself
                 params, shared = spread.here((params, shared))
-            self_check(self._grad_fn, params, data, shared, key)
+            self_check(self._grad_fn, params, shapes, shared, key)
             self._checked.add(kind)
 
     def _scan(
@@ -303,26 +358,26 @@ class PrivateStep:
     def _one_step(
         self, keys: RunKeys, data: Any, shared: Any, spread: Spread | None, carry: tuple[Any, ...], step: Any
     ) -> tuple[tuple[Any, ...], StepMetrics]:
-        params, opt_state, rule_state, noise_state = carry
+        params, _, rule_state, _ = carry
         sampler = self.run.sampler(keys.sampling)
         loss_key = jax.random.fold_in(keys.loss, step)
         draw = sampler.draw(step)
         # Microbatches fill a draw of the usual size: few draws need a further, mostly empty one.
-        sums = self._grad_fn.sum_draw(
-            params,
-            data,
-            draw,
-            *shared,
-            usual_size=sampler.usual_size,
-            rng=loss_key if self._takes_rng else None,
-            rule_state=rule_state,
-            spread=spread,
-        )
+        summing = Summing(self._grad_fn, spread, sampler.usual_size)
+        rng = loss_key if self._takes_rng else None
+        sums = summing.of_draw(params, data, draw, shared, rng=rng, rule_state=rule_state)
+        return self._update(keys, sums, draw.size, carry)
+
+    def _update(
+        self, keys: RunKeys, sums: DrawSums, size: Any, carry: tuple[Any, ...]
+    ) -> tuple[tuple[Any, ...], StepMetrics]:
+        """From a draw's sums to the next carry."""
+        params, opt_state, _, noise_state = carry
         noise = self.run.privatize(keys.noise)
         means, noise_state = noise.update(sums.grads, noise_state, sensitivity=sums.sensitivity)
         updates, opt_state = self._optimizer.update(means, opt_state, params)
         totals = (sums.losses, sums.clipped, sums.aux)
-        metrics = StepMetrics(draw.size, *jax.tree.map(lambda total: total / draw.size.astype(jnp.float32), totals))
+        metrics = StepMetrics(size, *jax.tree.map(lambda total: total / size.astype(jnp.float32), totals))
         return (optax.apply_updates(params, updates), opt_state, sums.rule_state, noise_state), metrics
 
 
@@ -339,6 +394,11 @@ def _check_state(state: Any, name: str) -> None:
                 "before"
             )
     _checks.step(f"{name}: state.step", state.step)
+
+
+def _agreed(text: Callable[[], str]) -> None:
+    """Steps that follow from one that was agreed on."""
+    del text
 
 
 def _refuse_traced(name: str, tree: Any) -> None:

@@ -6,6 +6,7 @@ import pytest
 from of_several import free_address, together
 
 SCRIPT = Path(__file__).with_name("on_meshes.py")
+RECORDED = Path(__file__).with_name("recorded_on_meshes.py")
 
 
 def on_eight_devices(*layouts: str) -> None:
@@ -35,3 +36,17 @@ def test_a_run_of_two_processes_is_the_same_run_or_refused_where_they_disagree()
 @pytest.mark.slow
 def test_a_run_of_two_processes_is_the_same_on_every_mesh_that_both_have_a_part_of() -> None:
     in_two_processes("rows", "everywhere", "tensors", "tensors, data everywhere")
+
+
+def test_what_a_run_on_several_devices_releases_is_what_was_accounted() -> None:
+    recorded("fully", "noise_before_the_devices_add_up")
+
+
+@pytest.mark.slow
+def test_what_a_run_releases_on_every_mesh_is_what_was_accounted_and_faults_are_found() -> None:
+    recorded()
+
+
+def recorded(*chosen: str) -> None:
+    (end,) = together([[str(RECORDED), *chosen]], devices=4)
+    assert end.out.splitlines()[-1:] == ["as accounted"], end.err

@@ -16,7 +16,7 @@ from oracle import distance
 from recorded import Recorder, rounding, violations
 
 import jaxdp
-from jaxdp.clipping import ClippedGrad, Clipping, Flat, Normalised, PerGroup, Quantile, _clip, _reducer
+from jaxdp.clipping import ClippedGrad, Clipping, Flat, Normalised, PerGroup, Quantile, Summing, _clip, _reducer
 from jaxdp.clipping.ghost import _sum as ghost_sum
 from jaxdp.noise import Gaussian, _gaussian
 from jaxdp.sampling import Draw, ShuffledSampler
@@ -149,13 +149,13 @@ def constant_key(patch: pytest.MonkeyPatch) -> None:
 
 def in_every_draw(patch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
     """Changes each leaf of a draw's sum of gradients, by the number drawn."""
-    sum_draw = ClippedGrad.sum_draw
+    of_draw = Summing.of_draw
 
-    def changed(self: Any, params: Any, data: Any, draw: Any, *shared: Any, **how: Any) -> Any:
-        sums = sum_draw(self, params, data, draw, *shared, **how)
+    def changed(self: Any, params: Any, data: Any, draw: Any, *rest: Any, **how: Any) -> Any:
+        sums = of_draw(self, params, data, draw, *rest, **how)
         return sums._replace(grads=jax.tree.map(lambda leaf: change(leaf, draw.size), sums.grads))
 
-    patch.setattr(ClippedGrad, "sum_draw", changed)
+    patch.setattr(Summing, "of_draw", changed)
 
 
 def divided_by_the_number_drawn(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,193 @@
+"""The sums of a private step: clipped gradients of a draw's examples, out of arrays or handed over in blocks.
+
+A draw is walked in microbatches, each of which `Summing.of` makes one addend: out of arrays in one loop, which gathers the rows
+itself, and from a source in one call a block. Both add the same addends in the same order. On several devices each has addends
+of its own, and `Summing.finish` adds them up.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Int32, Key
+
+from .._spread import Spread
+from .._types import Batch, Params
+from ..sampling import Draw
+from ._clipped_grad import ClippedGrad
+from ._inputs import check_batch, check_loss, example_keys
+from ._reducer import Examples, gather_drawn, reduce_examples
+from .ghost import Traced
+
+
+class DrawSums(NamedTuple):
+    """Sums over the examples of a draw.
+
+    Attributes:
+        grads: like params, float32. The sum of clipped per-example gradients, not yet private.
+        losses: float32 scalar.
+        clipped: float32 scalar. How many gradients were longer than the clip norm, or not finite.
+        aux: pytree of float32. Of what the loss returned beside its value, with `has_aux`; None otherwise.
+        sensitivity: float32 scalar. The L2 distance by which adding or removing one example can move `grads`.
+        rule_state: the clip rule's state for the next step, for rules that have one; None otherwise.
+    """
+
+    grads: Any
+    losses: Float[Array, ""]
+    clipped: Float[Array, ""]
+    aux: Any
+    sensitivity: Float[Any, ""]
+    rule_state: Any
+
+
+@dataclass(frozen=True)
+class Summing:
+    """How the examples of a step are added up: by which gradient function, on which devices; traced.
+
+    Attributes:
+        grad_fn: of the run.
+        spread: over which devices each microbatch is divided; None for one device.
+        usual_size: a number of examples that few draws exceed; microbatches are made to fill it.
+    """
+
+    grad_fn: ClippedGrad
+    spread: Spread | None
+    usual_size: float
+
+    def microbatch_size(self, params: Params, data: Any, shared: tuple[Any, ...], rng: Any, positions: int) -> int:
+        """How many examples to process at once, of at most `positions`; a multiple of the devices.
+
+        Args:
+            params: pytree of arrays, or of their shapes and dtypes, as are the others.
+            data: pytree with a leading axis on every leaf, whatever its length.
+            shared: as `check_shared` returned them.
+            rng: a key, for losses that take one.
+            positions: the number of all examples.
+
+        Raises:
+            UsageError: for a loss that can't be clipped.
+        """
+        return self._size(self._checked(params, data, shared, rng), params, positions)
+
+    def of_draw(
+        self,
+        params: Params,
+        data: Any,
+        draw: Draw,
+        shared: tuple[Any, ...],
+        *,
+        rng: Key[Array, ""] | None = None,
+        rule_state: Any = None,
+    ) -> DrawSums:
+        """The sums over a draw, gathered a microbatch at a time, with nothing kept of each example.
+
+        Args:
+            params: pytree of arrays.
+            data: pytree of arrays [num_examples, ...], with all examples.
+            draw: of a sampler; no draw is too large.
+            shared: as `check_shared` returned them.
+            rng: scalar key, for losses that take one; an example's key follows from its position in the draw.
+            rule_state: of the clip rule.
+
+        Raises:
+            UsageError: for a loss that can't be clipped, while tracing.
+        """
+        positions = check_batch(data)
+        loss = self._checked(params, data, shared, rng)
+        size = self._size(loss, params, positions)
+
+        def add_up(params: Params, data: Any, draw: Draw, shared: Any, rule_state: Any, rng: Any) -> Any:
+            take, used = gather_drawn(data, draw, size, self.spread)
+            one = self._process(params, data, shared, rule_state, rng, loss)
+            return reduce_examples(
+                lambda examples: (one(examples), None),
+                lambda start: self._examples(*take(start), rng, start, size),
+                used=used,
+                positions=positions,
+                microbatch_size=size,
+            )[0]
+
+        addends = self._on_each(add_up, params, data, draw, shared, rule_state, rng)
+        return self.finish(addends, rule_state)
+
+    def of_block(
+        self,
+        params: Params,
+        rows: Batch,
+        mask: Bool[Array, " m"],
+        start: Int32[Array, ""],
+        shared: tuple[Any, ...],
+        *,
+        rng: Key[Array, ""] | None = None,
+        rule_state: Any = None,
+    ) -> Any:
+        """The addend of one microbatch, for `finish`, whose rows [m, ...] stand in the draw from `start` on.
+
+        On several devices rows and mask are divided over them.
+        """
+
+        def of_own(params: Params, rows: Any, start: Any, shared: Any, rule_state: Any, rng: Any) -> Any:
+            batch, own_mask = rows
+            one = self._process(params, batch, shared, rule_state, rng)
+            return one(self._examples(batch, own_mask, rng, start, mask.shape[0]))
+
+        return self._on_each(of_own, params, (rows, mask), start, shared, rule_state, rng)
+
+    def finish(self, addends: Any, rule_state: Any) -> DrawSums:
+        """The sums, of all addends added up."""
+        grads, (observed, (losses, clipped, aux)) = addends if self.spread is None else self.spread.add_up(addends)
+        rule = self.grad_fn.rule
+        sensitivity = jnp.float32(rule.clip_norm_now(rule_state, self.grad_fn.clip_norm))
+        return DrawSums(grads, losses, clipped, aux, sensitivity, rule.advance(rule_state, observed))
+
+    def _on_each(self, part: Callable[..., Any], *args: Any) -> Any:
+        return part(*args) if self.spread is None else self.spread.on_each(part, *args)
+
+    def _process(
+        self,
+        params: Params,
+        batch: Batch,
+        shared: tuple[Any, ...],
+        rule_state: Any,
+        rng: Any,
+        loss: Traced | None = None,
+    ) -> Callable[[Examples], Any]:
+        """From a device's own examples of a microbatch to its addend; `loss` as one device has traced it, if it has."""
+        whole: Callable[[Params], Params] = (lambda params: params) if self.spread is None else self.spread.whole
+        if loss is None or self.spread is not None:  # a jaxpr says within which mesh it was traced
+            loss = self._trace(jax.eval_shape(whole, params), batch, shared, rng)
+        clip_norm = self.grad_fn.rule.clip_norm_now(rule_state, self.grad_fn.clip_norm)
+
+        def process(examples: Examples) -> Any:
+            grads, losses, norms, aux = self.grad_fn.sum_at_once(loss, whole(params), examples, shared, clip_norm)
+            observed = self.grad_fn.rule.observe(norms, examples.mask, jnp.float32(clip_norm))
+            clipped = examples.mask & ~(norms <= clip_norm)
+            sums = jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))
+            return grads if self.spread is None else self.spread.scattered(grads), (observed, sums)
+
+        return process
+
+    def _examples(
+        self, batch: Batch, mask: Bool[Array, " m"], rng: Any, start: int | Int[Array, ""], size: int
+    ) -> Examples:
+        """A device's own examples, with the keys of their positions, of a microbatch of `size` that begins at `start`."""
+        if rng is None:
+            return Examples(batch, mask, None)
+        first = start if self.spread is None else self.spread.first(start, size)
+        return Examples(batch, mask, example_keys(rng, mask.shape[0], first))
+
+    def _checked(self, params: Params, data: Any, shared: tuple[Any, ...], rng: Any) -> Traced | None:
+        """The loss, traced, once it is seen that it can be clipped."""
+        check_loss(self.grad_fn.loss_fn, self.grad_fn.has_aux, params, data, shared, rng)
+        return self._trace(params, data, shared, rng)
+
+    def _size(self, loss: Traced | None, params: Params, positions: int) -> int:
+        parts = 1 if self.spread is None else self.spread.parts
+        usual = min(self.grad_fn.usual_microbatch_size(loss, params, self.usual_size, parts), positions)
+        return parts * math.ceil(usual / parts)
+
+    def _trace(self, params: Params, batch: Batch, shared: tuple[Any, ...], rng: Any) -> Traced | None:
+        return self.grad_fn.trace(params, batch, shared, None if rng is None else example_keys(rng, 1))

@@ -1,0 +1,80 @@
+"""What a step on several devices releases is what was accounted; and what could go wrong with noise there is found.
+
+By hand, all of it or what is named:
+
+    XLA_FLAGS=--xla_force_host_platform_device_count=4 python tests/dpsgd/recorded_on_meshes.py fully own_noise_on_each_device
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType
+from recorded import violations
+from test_recorded_run import a_run, problem
+
+from jaxdp.noise import Gaussian
+from jaxdp.noise.draws import standard_normal
+
+MESH = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+ROWS, EVERYWHERE = jax.P("data"), jax.P()
+LAYOUTS = {"everywhere": (EVERYWHERE, EVERYWHERE), "rows": (EVERYWHERE, ROWS), "fully": (ROWS, ROWS)}
+
+
+def found(layout: str) -> set[str]:
+    loss, params, records = problem()
+    of_params, of_data = LAYOUTS[layout]
+    put = lambda spec: lambda tree: jax.device_put(tree, jax.NamedSharding(MESH, spec))
+    return violations(a_run(), loss, put(of_params)(params), records, steps=60, place=put(of_data))
+
+
+def on_each_device(patch: pytest.MonkeyPatch, noisy: Callable[[Any, Any, Any], Any]) -> None:
+    """Noise added by `noisy(key of the device, sum, scale)`, on each device by itself."""
+
+    def update(self: Any, state: Any, sums: Any, scale: Any) -> Any:
+        del self
+
+        def own(sums: Any) -> Any:
+            key = jax.random.fold_in(jax.random.fold_in(state.key, state.step), jax.lax.axis_index("data"))
+            leaves, structure = jax.tree.flatten(sums)
+            keys = jax.random.split(key, len(leaves))
+            return structure.unflatten([noisy(k, leaf, scale) for k, leaf in zip(keys, leaves, strict=True)])
+
+        program = jax.shard_map(own, mesh=MESH, in_specs=EVERYWHERE, out_specs=EVERYWHERE, check_vma=False)
+        return program(sums), state._replace(step=state.step + 1)
+
+    patch.setattr(Gaussian, "update", update)
+
+
+def own_noise_on_each_device(patch: pytest.MonkeyPatch) -> None:
+    on_each_device(patch, lambda key, leaf, scale: leaf + scale * standard_normal(key, leaf.shape))
+
+
+def noise_before_the_devices_add_up(patch: pytest.MonkeyPatch) -> None:
+    def noisy(key: Any, leaf: Any, scale: Any) -> Any:
+        return jax.lax.psum(leaf / MESH.size + scale * standard_normal(key, leaf.shape), "data")
+
+    on_each_device(patch, noisy)
+
+
+FAULTS = {own_noise_on_each_device: "copies", noise_before_the_devices_add_up: "noise"}
+
+
+def main(chosen: list[str]) -> None:
+    for layout in LAYOUTS:
+        if not chosen or layout in chosen:
+            assert found(layout) == set(), layout
+    for fault, found_by in FAULTS.items():
+        if not chosen or fault.__name__ in chosen:
+            with pytest.MonkeyPatch.context() as patch:
+                fault(patch)
+                assert found_by in found("everywhere"), fault
+    print("as accounted")
+
+
+if __name__ == "__main__":
+    jnp.zeros(())  # devices are counted before anything is planted
+    main(sys.argv[1:])
