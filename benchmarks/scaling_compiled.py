@@ -1,10 +1,10 @@
 """How whole steps scale with the devices of a pod that isn't here, by the estimate of its compiler: scaling.py's --target.
 
 The private step is compiled as a run does it, and a plain one that does the same but clip and add noise, for each layout of data
-and parameters (meshes.py) on 4, 16 and 256 devices: with a batch for each device that stays the same (weak scaling), and for
-the MLP with one that they share (strong scaling). NOTHING IS TIMED. The compiler says how many cycles a device computes, how much memory it
-sets aside, and which operations between devices there are; it makes no estimate of how long these take, so that their bytes are
-told instead. Prints tables and writes them, with a picture, to benchmarks/results/compilers/.
+and parameters (meshes.py) on 4, 16 and 256 devices: with a batch for each device that stays the same (weak scaling), and for the
+MLP with one that they share (strong scaling). NOTHING IS TIMED. The compiler says how many cycles a device computes, how much
+memory it sets aside, and which operations between devices there are; it makes no estimate of how long these take, so that their
+bytes are told instead. Prints tables and writes them, with a picture, to benchmarks/results/compilers/.
 """
 
 import sys
