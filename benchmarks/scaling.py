@@ -71,6 +71,8 @@ class Options:
     """accelerators to compile whole steps for, instead of measuring anything: tpu-v5e; see scaling_compiled.py"""
     workloads: tuple[str, ...] = scaling_compiled.WORKLOADS
     """which models are compiled, with --target"""
+    layouts: tuple[str, ...] = tuple(scaling_compiled.LAYOUTS)
+    """of data and parameters, with --target"""
     results: Path = Path(__file__).parent / "results"
     """where to write"""
 
@@ -95,7 +97,7 @@ QUICK = Sizes((1, 2), (64, 128), (64, 512), (10, 40), 16, records=9600, epochs=1
 def main(options: Options) -> None:
     """Measure, print and write, part by part; or compile."""
     if options.target:
-        scaling_compiled.main(options.target, options.workloads, options.results, quick=options.quick)
+        scaling_compiled.main(options.target, options.workloads, options.layouts, options.results, quick=options.quick)
         return
     sizes, console = _sizes(options), Console()
     measured: dict[str, list[Row]] = {}

@@ -28,16 +28,19 @@ _SCRIPT, _FOLDER = Path(__file__).with_name("compile_scaling.py"), "compilers"
 _COLUMNS = 140  # of a log
 
 
-def main(targets: tuple[str, ...], workloads: tuple[str, ...], results: Path, *, quick: bool) -> None:
-    """Compile, print and write; what was found for other workloads stays.
+def main(
+    targets: tuple[str, ...], workloads: tuple[str, ...], layouts: tuple[str, ...], results: Path, *, quick: bool
+) -> None:
+    """Compile, print and write; what was found for other workloads and layouts stays.
 
     Args:
         targets: what to compile for.
         workloads: which models.
+        layouts: of data and parameters.
         results: where to write.
         quick: the smallest topology alone.
     """
-    _check(targets, workloads)
+    _check(targets, workloads, layouts)
     console, failed = Console(width=max(Console().width, _COLUMNS)), False
     for target in (TARGETS[name] for name in targets):
         try:
@@ -47,7 +50,7 @@ def main(targets: tuple[str, ...], workloads: tuple[str, ...], results: Path, *,
             sys.exit(f"{target.name}: {error}")
         name = f"{report.NAME}{target.name}{'-quick' * quick}"
         for workload in workloads:
-            for layout in LAYOUTS:
+            for layout in layouts:
                 found = _compiled(python, target, workload, layout, console, quick=quick)
                 failed |= not found or not all(report.trio(found, key) for key in report.keys_of(found))
                 if found:
@@ -60,12 +63,14 @@ def main(targets: tuple[str, ...], workloads: tuple[str, ...], results: Path, *,
         sys.exit("not everything could be compiled; what could is written")
 
 
-def _check(targets: tuple[str, ...], workloads: tuple[str, ...]) -> None:
+def _check(targets: tuple[str, ...], workloads: tuple[str, ...], layouts: tuple[str, ...]) -> None:
     known = [name for name, target in TARGETS.items() if target.pods]
     if unknown := [name for name in targets if name not in known]:
         sys.exit(f"there is no pod of {', '.join(unknown)} to compile for: choose of {', '.join(known)}")
     if unknown := [name for name in workloads if name not in _EACH]:
         sys.exit(f"there is no step of {', '.join(unknown)} to compile: choose of {', '.join(_EACH)}")
+    if unknown := [name for name in layouts if name not in LAYOUTS]:
+        sys.exit(f"there is no layout {', '.join(unknown)}: choose of {', '.join(LAYOUTS)}")
 
 
 def _compiled(
@@ -83,7 +88,8 @@ def _compiled(
             asked = {"target": target.name, "name": workload, "topology": topology, "layout": layout}
             asked |= {"batch_size": batch_size, "num_examples": _NUM_EXAMPLES, "by_rows": workload in _BY_ROWS}
             title = f"{topology}, {workload}, {layout}, B {batch_size}"
-            found += [{"scaling": scaling} | each for each in compiled_by(python, _SCRIPT, asked, console, title)]
+            known = {"scaling": scaling, "commit": record.commit()}
+            found += [known | each for each in compiled_by(python, _SCRIPT, asked, console, title)]
     return found
 
 
