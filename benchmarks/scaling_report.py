@@ -19,8 +19,8 @@ HEADINGS = (
     "cycles, private over plain",
     "the same without the draw",
     "MiB between devices: private (plain)",
-    "MiB of parameters and state",
     "MiB temporary: private (plain)",
+    "MiB of parameters and state",
 )
 _WIDTH = 56  # of a shape in a table
 
@@ -136,26 +136,29 @@ def draw(path: Path) -> None:
 
 
 def rows(folder: Path) -> list[tuple[str, ...]]:
-    """README's table: each model in each layout, on the fewest and on the most devices, its batch growing with them."""
+    """README's table: each model in each layout, on all numbers of devices, its batch growing with them."""
     made = []
     for path in sorted(folder.glob(f"{NAME}*.json")):
         found = [each for each in read(path) if each["scaling"] == "weak"]
         for workload, layout in dict.fromkeys(key[:2] for key in keys_of(found)):
             keys = [key for key in keys_of(found) if key[:2] == (workload, layout)]
-            made += [_row(trio(found, key), path) for key in (keys[0], keys[-1]) if trio(found, key)]
+            made.append(_row(path.stem.removeprefix(NAME), [own for key in keys if (own := trio(found, key))]))
     return made
 
 
-def _row(own: dict[str, Figures], path: Path) -> tuple[str, ...]:
-    plain, private = own["plain"], own["private"]
-    mib = lambda number: f"{number / 2**20:.1f}"
+def _row(target: str, trios: list[dict[str, Figures]]) -> tuple[str, ...]:
+    """Of one model in one layout: draw, plain and private step on each number of devices."""
+    steps = [(own["private"], own["plain"]) for own in trios]
+    first = steps[0][0]
+    mib = lambda number: f"{number / 2**20:,.1f}"
+    both = lambda of: ", ".join(f"{mib(of(private))} ({mib(of(plain))})" for private, plain in steps)
     return (
-        f"{private['workload']} ({private['batch_size'] // private['devices']})",
-        LAYOUTS[private["layout"]].title,
-        f"{private['devices']} {path.stem.removeprefix(NAME)}",
-        f"{ratio(own):.2f}",
-        f"{ratio_after_draw(own):.2f}",
-        f"{mib(bytes_between(private))} ({mib(bytes_between(plain))})",
-        mib(private["changing_bytes"]),
-        f"{mib(private['temporary_bytes'])} ({mib(plain['temporary_bytes'])})",
+        f"{first['workload']} ({first['batch_size'] // first['devices']})",
+        LAYOUTS[first["layout"]].title,
+        f"{', '.join(str(private['devices']) for private, _ in steps)} {target}",
+        ", ".join(f"{ratio(own):.2f}" for own in trios),
+        ", ".join(f"{ratio_after_draw(own):.2f}" for own in trios),
+        both(bytes_between),
+        both(lambda figures: figures["temporary_bytes"]),
+        ", ".join(mib(private["changing_bytes"]) for private, _ in steps),
     )
