@@ -105,6 +105,7 @@ def draw(path: Path) -> None:
     """The ratio of cycles and the memory by devices: a panel for each workload; a picture beside the figures."""
     found = [each for each in read(path) if each["scaling"] == "weak"]
     workloads = list(dict.fromkeys(each["workload"] for each in found))
+    counts = sorted({each["devices"] for each in found})
     figure = new_figure(5.5 * len(workloads))
     figure.set_figheight(7)
     panels = figure.subplots(2, len(workloads), squeeze=False)
@@ -127,11 +128,14 @@ def draw(path: Path) -> None:
         bottom.set(xlabel="devices", ylabel="million cycles of a device")
         for axes in (top, bottom):
             axes.set_xscale("log", base=2)
-            axes.set_xticks(sorted({each["devices"] for each in found}))
+            axes.set_xticks(counts, [str(count) for count in counts])
+            axes.minorticks_off()
             axes.set_ylim(bottom=0)
             axes.grid(alpha=0.3)
             axes.legend(frameon=False, fontsize=8)
-    figure.suptitle("TPU v5e by its compiler's estimate; without the time between devices", fontsize=9)
+    figure.suptitle(
+        f"{path.stem.removeprefix(NAME)} by its compiler's estimate; without the time between devices", fontsize=9
+    )
     save_figure(figure, path.with_suffix(".png"))
 
 
