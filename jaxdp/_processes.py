@@ -9,6 +9,7 @@ file has a clock of its own, which ends the process earlier and says why; of the
 """
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -25,13 +26,23 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ._errors import UsageError
-from ._interrupts import Interrupted, listen_again
+from ._interrupts import Interrupted, how_to_go_on, listen_again
 
 _Made = TypeVar("_Made")
+_PACKAGES = ("jaxdp-privacy", "jax", "jaxlib", "flax", "optax", "numpy", "dp-accounting")
 _NAMED = 5  # of what differs, in an error
 _SECONDS_TO_MEET = 60
 _SECONDS_TO_MISS = 40  # without a sign of life of another process, until JAX ends this one
 _SECONDS_TO_PART = 10
+
+
+class _Own:
+    """Whether this process does work of its own just now: a process is in one place, and so is this."""
+
+    work = False
+
+
+_own = _Own()
 
 
 class Meeting(NamedTuple):
@@ -145,8 +156,22 @@ def silent_output() -> Iterator[None]:
 
 
 @contextmanager
-def explained(line: str) -> Iterator[None]:
-    """Where this process is ended within the block without a word of Python's, as JAX does, a small one beside it says a line."""
+def explained() -> Iterator[None]:
+    """Where this process is one of several and is ended within the block without a word of Python's, as JAX does, a small one
+    beside it says how to go on."""
+    if not several():
+        yield
+        return
+    line = (
+        f"jaxdp: error: this process was killed, or ended by JAX since another one of the run is gone{how_to_go_on()}"
+    )
+    with _beside(line):
+        yield
+
+
+@contextmanager
+def _beside(line: str) -> Iterator[None]:
+    """A process that says that line where this one ends within the block."""
     code = "import sys; well = sys.stdin.read(); sys.stderr.write('' if well else sys.argv[1] + '\\n')"
     command = [sys.executable, "-I", "-S", "-c", code, line]
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, text=True) as beside:
@@ -157,8 +182,18 @@ def explained(line: str) -> Iterator[None]:
 
 
 def several() -> bool:
-    """Whether this process is one of several."""
-    return jax.process_count() > 1
+    """Whether this process is one of several, which do the same now."""
+    return jax.process_count() > 1 and not _own.work
+
+
+@contextmanager
+def by_itself() -> Iterator[None]:
+    """Work that this process does without the others, which wait for it in an `on_first`: here it is none of several."""
+    _own.work = True
+    try:
+        yield
+    finally:
+        _own.work = False
 
 
 def is_first() -> bool:
@@ -193,6 +228,11 @@ def agree(facts: Mapping[str, bytes | str]) -> None:
             f"the processes of this run disagree on {', '.join(said[:_NAMED])}{more}: their draws and noise would not be those "
             "of one run; start all of them with the same command, seed, data and versions of packages"
         )
+
+
+def versions() -> dict[str, str]:
+    """Of the packages on which it depends what a process computes, as facts to agree on."""
+    return {f"the version of {name}": importlib.metadata.version(name) for name in _PACKAGES}
 
 
 def gathered(content: bytes) -> list[bytes]:

@@ -18,7 +18,7 @@ def config_of(options: TrainOptions, plan: Plan, problem: Problem, spent_before:
     """The part of a run that is published before it begins: neither its seed nor anything that the data tell for nothing."""
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
     config = {
-        "options": _options.to_dict(replace(options, seed=None, **_options.ALONE)),
+        "options": _options.to_dict(replace(_options.alone(options), seed=None)),
         "plan": {**vars(plan), "run": plan.run.to_dict() if plan.run else None},
         "spent_before": spent_before.to_dict(),
         "model": problem.described,
@@ -27,12 +27,6 @@ def config_of(options: TrainOptions, plan: Plan, problem: Problem, spent_before:
     }
     description = described(json.loads(json.dumps(config)))
     return {**config, "nonce": KeySource(options.seed, description, lambda: problem.read).nonce("run")}
-
-
-def versions() -> dict[str, str]:
-    """Of the packages on which it depends what a process computes."""
-    names = ("jax", "jaxlib", "flax", "optax", "dp-accounting", "jaxdp-privacy")
-    return {f"the version of {name}": importlib.metadata.version(name) for name in names}
 
 
 def described(config: dict[str, Any]) -> Any:

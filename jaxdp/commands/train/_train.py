@@ -16,8 +16,8 @@ from rich.console import Console
 
 from ... import data as datasets
 from ..._errors import UsageError
-from ..._interrupts import how_to_go_on, resumable
-from ..._processes import agree, all_well, connected, explained, from_first, is_first, on_first, several
+from ..._interrupts import resumable
+from ..._processes import agree, all_well, connected, explained, from_first, is_first, on_first, several, versions
 from ...accounting import Ledger
 from ...data._tfds import no_progress
 from ...dpsgd._run import DPSGD
@@ -33,7 +33,7 @@ from ...runs._loop import Loop, Totals
 from ...runs._report import ProgressDisplay, progress_display, rows_shown
 from .. import _options
 from .._sampling import cut_nearly_always
-from ._config import config_of, described, versions
+from ._config import config_of, described
 from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
@@ -43,8 +43,6 @@ from ._recipe import overruled
 from ._report import status_line, summary_table
 from ._results import Results
 from ._tables import table_problem
-
-_ENDED = "jaxdp: error: this process was killed, or ended by JAX since another one of the run is gone"
 
 
 def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
@@ -203,7 +201,7 @@ class _Job:
         nonce = self.config["nonce"]
         results = Results(self.options, self.folder, self.problem, self.plan, self.spent_before, nonce)
         command = " ".join(("jaxdp train --resume", shlex.quote(str(self.folder.path)), *self.options.of_several_typed))
-        with resumable(command), explained(f"{_ENDED}{how_to_go_on()}") if several() else nullcontext():
+        with resumable(command), explained():
             if not self.is_trained:
                 self._tell_of_the_plan()
                 with ExitStack() as opened:
