@@ -1,6 +1,5 @@
 """The device that was asked for, and whether it holds what a model keeps of the data."""
 
-import os
 from typing import Any
 
 import jax
@@ -8,6 +7,7 @@ import numpy as np
 
 from .._errors import UsageError
 from ..models import Classifier
+from ._memory import memory_of_process
 
 
 def use_device(name: str) -> Any:
@@ -51,9 +51,7 @@ def check_room(device: Any, model: Classifier, *inputs: np.ndarray, fix: str, co
 
 
 def memory_of(device: Any) -> int | None:
-    """Bytes of memory in all; None where nobody tells."""
+    """Bytes of memory in all, of a CPU those that this process may use; None where nobody tells."""
     if statistics := device.memory_stats():
         return statistics.get("bytes_limit")
-    if device.platform != "cpu" or "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
-        return None
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return memory_of_process() if device.platform == "cpu" else None
