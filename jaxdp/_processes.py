@@ -51,7 +51,7 @@ def connected(meeting: Meeting) -> Iterator[None]:
     """
     _meet(meeting)
     listen_again()
-    with _silent_output():  # the library of collectives tells standard output that they are there
+    with silent_output():
         peers = [json.loads(each) for each in gathered(json.dumps([platform.node(), os.getpid()]).encode())]
     try:
         yield
@@ -132,8 +132,8 @@ def _alive(pid: int) -> bool:
 
 
 @contextmanager
-def _silent_output() -> Iterator[None]:
-    """What is written to standard output past Python is thrown away."""
+def silent_output() -> Iterator[None]:
+    """What is written to standard output past Python is thrown away: the collectives of CPUs tell it that they are there."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:

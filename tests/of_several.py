@@ -1,4 +1,5 @@
-"""Several processes in tests: over loopback, as many as asked for, each with what it said and how it ended."""
+"""Several processes in tests: over loopback, each with what it said and how it ended; and what their run must have in common
+with that of one."""
 
 import os
 import socket
@@ -7,6 +8,11 @@ import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+import jax
+import numpy as np
+
+import jaxdp
 
 TESTS = Path(__file__).parent
 
@@ -49,3 +55,29 @@ def ended(processes: list[subprocess.Popen[str]], *, within: float = 240) -> lis
 def together(commands: list[list[str]], *, devices: int = 1) -> list[Ended]:
     """Start them all and wait for their ends."""
     return ended(started(commands, devices=devices))
+
+
+def same_run(folder: Path, other: Path) -> None:
+    """The same draws, noise and cost, which are told to the bit, and parameters to what adding up in another order makes."""
+    assert (folder / "statement.json").read_text() == (other / "statement.json").read_text()
+    one, two = jaxdp.load_run(folder), jaxdp.load_run(other)
+    assert one.summary is not None
+    assert two.summary is not None
+    assert one.summary["epsilon"] == two.summary["epsilon"]
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(two.params), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    for theirs, ours in zip(one.metrics, two.metrics, strict=True):
+        assert theirs["epsilon"] == ours["epsilon"]
+        np.testing.assert_allclose(theirs["train_loss"], ours["train_loss"], rtol=1e-4)
+
+
+def killed_under_way(
+    commands: list[list[str]], folder: Path, victim: int = 0, *, devices: int = 1
+) -> list[subprocess.Popen[str]]:
+    """Start these processes, and kill one of them once the run has made an epoch."""
+    processes, metrics = started(commands, devices=devices), folder / "private" / "metrics.jsonl"
+    while not metrics.exists() or not metrics.read_text():
+        assert processes[victim].poll() is None, processes[victim].communicate()
+        time.sleep(0.01)
+    processes[victim].kill()
+    return processes

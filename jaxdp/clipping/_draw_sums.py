@@ -70,11 +70,7 @@ class Summing:
         Raises:
             UsageError: for a loss that can't be clipped.
         """
-        check_loss(self.grad_fn.loss_fn, self.grad_fn.has_aux, params, data, shared, rng)
-        parts = 1 if self.spread is None else self.spread.parts
-        loss = self._trace(params, data, shared, rng)
-        usual = min(self.grad_fn.usual_microbatch_size(loss, params, self.usual_size, parts), positions)
-        return parts * math.ceil(usual / parts)
+        return self._size(self._checked(params, data, shared, rng), params, positions)
 
     def of_draw(
         self,
@@ -100,11 +96,12 @@ class Summing:
             UsageError: for a loss that can't be clipped, while tracing.
         """
         positions = check_batch(data)
-        size = self.microbatch_size(params, data, shared, rng, positions)
+        loss = self._checked(params, data, shared, rng)
+        size = self._size(loss, params, positions)
 
         def add_up(params: Params, data: Any, draw: Draw, shared: Any, rule_state: Any, rng: Any) -> Any:
             take, used = gather_drawn(data, draw, size, self.spread)
-            one = self._process(params, data, shared, rule_state, rng)
+            one = self._process(params, data, shared, rule_state, rng, loss)
             return reduce_examples(
                 lambda examples: (one(examples), None),
                 lambda start: self._examples(*take(start), rng, start, size),
@@ -150,11 +147,18 @@ class Summing:
         return part(*args) if self.spread is None else self.spread.on_each(part, *args)
 
     def _process(
-        self, params: Params, batch: Batch, shared: tuple[Any, ...], rule_state: Any, rng: Any
+        self,
+        params: Params,
+        batch: Batch,
+        shared: tuple[Any, ...],
+        rule_state: Any,
+        rng: Any,
+        loss: Traced | None = None,
     ) -> Callable[[Examples], Any]:
-        """From a device's own examples of a microbatch to its addend."""
+        """From a device's own examples of a microbatch to its addend; `loss` as one device has traced it, if it has."""
         whole: Callable[[Params], Params] = (lambda params: params) if self.spread is None else self.spread.whole
-        loss = self._trace(jax.eval_shape(whole, params), batch, shared, rng)
+        if loss is None or self.spread is not None:  # a jaxpr says within which mesh it was traced
+            loss = self._trace(jax.eval_shape(whole, params), batch, shared, rng)
         clip_norm = self.grad_fn.rule.clip_norm_now(rule_state, self.grad_fn.clip_norm)
 
         def process(examples: Examples) -> Any:
@@ -174,6 +178,16 @@ class Summing:
             return Examples(batch, mask, None)
         first = start if self.spread is None else self.spread.first(start, size)
         return Examples(batch, mask, example_keys(rng, mask.shape[0], first))
+
+    def _checked(self, params: Params, data: Any, shared: tuple[Any, ...], rng: Any) -> Traced | None:
+        """The loss, traced, once it is seen that it can be clipped."""
+        check_loss(self.grad_fn.loss_fn, self.grad_fn.has_aux, params, data, shared, rng)
+        return self._trace(params, data, shared, rng)
+
+    def _size(self, loss: Traced | None, params: Params, positions: int) -> int:
+        parts = 1 if self.spread is None else self.spread.parts
+        usual = min(self.grad_fn.usual_microbatch_size(loss, params, self.usual_size, parts), positions)
+        return parts * math.ceil(usual / parts)
 
     def _trace(self, params: Params, batch: Batch, shared: tuple[Any, ...], rng: Any) -> Traced | None:
         return self.grad_fn.trace(params, batch, shared, None if rng is None else example_keys(rng, 1))

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._errors import UsageError
-from .._processes import several
+from .._processes import several, silent_output
 from ..dpsgd._step import TrainState
 from ._device import in_words, use_device
 
@@ -25,6 +25,15 @@ class Devices:
     """
 
     all: tuple[Any, ...]
+
+    def connect(self) -> None:
+        """Let the devices of several processes find each other now: CPUs have to within half a minute, and compiling takes long."""
+        if several():
+            of_each = [jax.device_put(np.ones(1, np.float32), device) for device in self._local]
+            divided = NamedSharding(self._sharding.mesh, PartitionSpec("data"))
+            ones = jax.make_array_from_single_device_arrays((len(self.all),), divided, of_each)
+            with silent_output():
+                jax.block_until_ready(jax.jit(jnp.sum, out_shardings=self._sharding)(ones))
 
     @property
     def own(self) -> Any:

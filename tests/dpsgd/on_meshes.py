@@ -138,10 +138,25 @@ def main(chosen: list[str]) -> None:
                 assert found == drawn, "the same draws"
                 jax.tree.map(lambda a, b: np.testing.assert_array_equal(whole(a), whole(b)), read.params, state.params)
     if jax.process_count() == 1:
+        goes_on_elsewhere(alone)
         refuse_other_meshes()
     else:
         refuse_other_processes()
     print("the same on every mesh")
+
+
+def goes_on_elsewhere(alone: Any) -> None:
+    """Begun on eight devices, gone on with on two, and on one."""
+    eight, two, one = (jax.make_mesh((n,), ("data",), devices=jax.devices()[:n]) for n in (8, 2, 1))
+    state, _, _ = trained(loss, placed(eight, PARAMS, fully), placed(eight, DATA, rows), steps=3)
+    step = RUN.make_step(loss, optax.adam(0.01), self_check=False)
+    moved = lambda state, where: state._replace(
+        **{name: jax.device_put(getattr(state, name), where) for name in ("params", "opt_state", "noise_state")}
+    )
+    state, _ = step(moved(state, NamedSharding(two, PartitionSpec())), placed(two, DATA, everywhere))
+    state, _ = step(moved(state, NamedSharding(one, PartitionSpec())), placed(one, DATA, everywhere))
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    jax.tree.map(close, state.params, alone.params)
 
 
 def check_work(step: Any, state: Any, data: Any) -> None:

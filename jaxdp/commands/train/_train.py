@@ -69,17 +69,13 @@ def train_in_folder(options: TrainOptions, console: Console | None = None) -> Pa
     options.check()
     started = time.perf_counter()
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
-        devices = use_devices(options.device, options.devices if options.dp else 1)
-        console = console or Console(quiet=not is_first())
+        console = (console or Console()) if is_first() else Console(quiet=True)
         agree({**_options.facts_of(options), **_versions()})
+        devices = all_well(lambda: use_devices(options.device, options.devices if options.dp else 1))
+        devices.connect()
         entropy = from_first(lambda: os.urandom(32)) if several() else None
         begin = _new if options.resume is None else _resumed
-        job = begin(options, _Setting(devices, console, entropy, started, held))
-        if job is not None:
-            job.run()
-            path = job.folder.path
-        else:
-            path = options.resume or Path()
+        path = begin(options, _Setting(devices, console, entropy, started, held))
         if is_first():
             _show(RunFolder(path), console)
         return path
@@ -96,8 +92,8 @@ class _Setting:
     held: ExitStack
 
 
-def _new(options: TrainOptions, setting: _Setting) -> "_Job":
-    """A run that begins, in a folder of its own."""
+def _new(options: TrainOptions, setting: _Setting) -> Path:
+    """The folder of a run from its beginning to its end."""
 
     def prepared() -> tuple[Problem, Ledger, Plan]:
         spent_before = read_ledger(options.ledger)
@@ -116,11 +112,11 @@ def _new(options: TrainOptions, setting: _Setting) -> "_Job":
         return folder
 
     folder = on_first(begun)
-    return _job(options, setting, folder, problem)
+    return _job(options, setting, folder, problem).run()
 
 
-def _resumed(options: TrainOptions, setting: _Setting) -> "_Job | None":
-    """A run that is gone on with; None where nothing is left to do."""
+def _resumed(options: TrainOptions, setting: _Setting) -> Path:
+    """The folder of a run that is gone on with, if anything is left to do."""
     assert options.resume is not None
     resume = options.resume
 
@@ -134,7 +130,7 @@ def _resumed(options: TrainOptions, setting: _Setting) -> "_Job | None":
 
     folder = on_first(opened)
     if from_first(lambda: b"finished" if folder is not None and folder.is_finished else b""):
-        return None
+        return resume
 
     def prepared() -> Problem:
         problem = _problem(options, Ledger(), setting.entropy)
@@ -146,7 +142,7 @@ def _resumed(options: TrainOptions, setting: _Setting) -> "_Job | None":
     job = _job(options, setting, folder, problem)
     if not job.is_trained:  # of which the fingerprint may be erased already
         on_first(lambda: job.folder.check_data(problem.fingerprint))
-    return job
+    return job.run()
 
 
 def _job(options: TrainOptions, setting: _Setting, folder: RunFolder | None, problem: Problem) -> "_Job":
@@ -201,7 +197,7 @@ class _Job:
         with as_written(self.folder.path / "config.json"):
             return Ledger.from_dict(self.config["spent_before"])
 
-    def run(self) -> None:
+    def run(self) -> Path:
         """Start or go on, train, evaluate after each epoch, keep the model, erase the keys, and then state it."""
         nonce = self.config["nonce"]
         results = Results(self.options, self.folder, self.problem, self.plan, self.spent_before, nonce)
@@ -216,6 +212,7 @@ class _Job:
                 on_first(lambda: results.keep(loop, state, self.setting.devices, self.setting.started))
             on_first(self.folder.erase)
             on_first(results.publish)
+        return self.folder.path
 
     def _tell_of_the_plan(self) -> None:
         if lines := overruled(self.options):

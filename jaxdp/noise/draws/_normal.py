@@ -58,8 +58,9 @@ def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array,
 def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
     """Standard normals shaped like `tree`, no two of them from the same bits.
 
-    Small leaves of one shape are drawn together, as one array: a deep model's many equal layers are compiled once. Large ones are
-    drawn apart, where they are added: the same values, which take no memory so.
+    Small leaves of one shape are drawn together, as one array: a deep model's many equal layers are compiled once. Others are
+    drawn apart, where they are added: the same values, which take no memory so, and of a leaf that is divided over devices each
+    draws its own part.
 
     Args:
         key: a scalar key, used here and nowhere else.
@@ -87,7 +88,7 @@ def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
     normals = list(leaves)
     keys = jax.random.bits(own_key(key, Domain.TREE_NORMAL), (len(alike), 2), jnp.uint32)
     for k, (shape, members) in zip(keys, alike.items(), strict=True):
-        if math.prod(shape) < _LARGE:
+        if math.prod(shape) < _LARGE and len(members) > 1:
             drawn = list(_normal(*draw_bits(k, (len(members), *shape))))
         else:
             drawn = [_normal(*draw_row(k, row, shape)) for row in range(len(members))]
