@@ -52,6 +52,7 @@ TIMES = 10  # the data are so many times the limit
 _WARM = 4  # steps before time is taken
 _AHEAD = 8  # as in the loop of `jaxdp train`
 _CHUNK = 2**26
+_STACK = 2**21
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,9 +189,14 @@ def _process(options: Options, part: Part) -> subprocess.Popen[str]:
 
 
 def _limited(size: int) -> Callable[[], None]:
+    """What sets the limit in a process before it begins. Stacks count as data, of all threads and in full: smaller ones do."""
     import resource
 
-    return lambda: resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_STACK, (_STACK, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+        resource.setrlimit(resource.RLIMIT_DATA, (size, size))
+
+    return limit
 
 
 def _run(options: Options, part: Part) -> dict[str, float]:

@@ -10,7 +10,7 @@ from ._csv import Columns as Columns, read_columns as read_columns
 from ._dataset import Dataset as Dataset
 from ._fingerprint import Fingerprints as Fingerprints, fingerprint as fingerprint
 from ._holding_back import hold_back as hold_back
-from ._labelled import Labelled as Labelled
+from ._labelled import Labelled as Labelled, Records as Records
 from ._load import DATASETS as DATASETS, load as load, load_labelled as load_labelled, prepared as prepared
 from ._lookalike import write_lookalike as write_lookalike
 from ._mnist import load_mnist as load_mnist

@@ -113,6 +113,11 @@ class Column:
         return found
 
 
+def columns(part: Source | Records) -> tuple[Any, Any]:
+    """Inputs and labels: arrays, or what is read by slices as arrays are."""
+    return (Column(part, 0), Column(part, 1)) if isinstance(part, Source) else part
+
+
 def read_all(source: Source) -> Records:
     """All inputs and labels of a source, in memory."""
     kinds = jax.tree.leaves(source.like)

@@ -81,10 +81,14 @@ class Prepared:
         return tuple(self.builder.info.features[self.image].shape)
 
     @property
+    def size_of_one(self) -> int:
+        """Bytes of a record once it is decoded."""
+        return math.prod(self.image_shape) + np.dtype(np.int32).itemsize
+
+    @property
     def sizes(self) -> tuple[int, int]:
         """Bytes of both splits once they are decoded."""
-        one = math.prod(self.image_shape) + np.dtype(np.int32).itemsize
-        train, test = (one * self.builder.info.splits[split].num_examples for split in self.splits)
+        train, test = (self.size_of_one * self.builder.info.splits[split].num_examples for split in self.splits)
         return train, test
 
     def decoded(self, progress: Progress = no_progress) -> Dataset:

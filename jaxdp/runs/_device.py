@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import numpy as np
 
 from .._errors import UsageError
 from ..models import Classifier
@@ -30,16 +29,18 @@ def in_words(device: Any) -> str:
     return " ".join(dict.fromkeys((device.platform, device.device_kind)))
 
 
-def check_room(device: Any, model: Classifier, *inputs: np.ndarray, fix: str, copies: int = 1) -> None:
+def check_room(device: Any, model: Classifier, *inputs: Any, fix: str, copies: int = 1) -> None:
     """Refuse, before anything is computed, what a model would keep of these inputs in more memory than the device has.
 
     Args:
         device: which keeps it.
         model: with what it makes of an input before it is trained.
-        inputs: [n, ...] each, of one kind.
+        inputs: [n, ...] each, of one kind; arrays, or what has their shapes and dtypes.
         fix: what to change.
         copies: how many devices of this process keep it, which share their memory where they are CPUs.
     """
+    if not inputs:
+        return
     room, number = memory_of(device), sum(map(len, inputs))
     one = jax.eval_shape(model.prepare, jax.ShapeDtypeStruct((1, *inputs[0].shape[1:]), inputs[0].dtype))
     needed = number * one.size * one.dtype.itemsize * (copies if device.platform == "cpu" else 1)

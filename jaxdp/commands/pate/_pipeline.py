@@ -397,7 +397,7 @@ def _start(
 ) -> None:
     folder.refuse_begun()  # before its keys are written over
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
-    source = KeySource(options.seed, ["pate", that_matter(options)], lambda: data[1:5])
+    source = KeySource(options.seed, ["pate", that_matter(options)], datasets.Fingerprints(data[1:5]))
     keys = {name: source.key(name) if name in _SECRET else source.public_key(name) for name in _KEYS}
     folder.write_json(f"{PRIVATE}/keys.json", {name: jax.random.key_data(key).tolist() for name, key in keys.items()})
     config = {

@@ -39,6 +39,9 @@ class PlainStep:
         params = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), params)
         return TrainState(params, self._optimizer.init(params), RunKeys.split_from(key), 0)
 
+    def close(self) -> None:
+        """End what reads ahead of the steps over a source."""
+
     def many(self, state: TrainState, data: Any, *, num_steps: int) -> tuple[TrainState, StepMetrics]:
         """`num_steps` steps, dispatched one by one; the metrics are stacked [num_steps]."""
         params, opt_state, metrics = state.params, state.opt_state, []
