@@ -7,8 +7,8 @@
 Random images, memory-mapped. The limit is set on the process that reads from disk (`RLIMIT_DATA`, of which Python, JAX and its
 compiler take most), and the files are dropped from the system's cache before it starts. Each measurement is a process of its own,
 and both kinds take turns; steps a second are those after the first few, dispatched ahead as `jaxdp train` does. Then a further
-process is killed by SIGKILL half-way, and another one goes on from its newest checkpoint. The parameters of all must be the same to
-the bit: where they aren't, it fails.
+process is killed by SIGKILL half-way, and another one goes on from its newest checkpoint. The parameters of all must be the same
+to the bit: where they aren't, it fails.
 
 Prints a table, and writes it with the hardware, the versions and the command to benchmarks/results/DEVICE/.
 """
@@ -170,7 +170,9 @@ def _measured(options: Options, model: Model, folder: Path, images: Path, labels
     )
     row.killed_after = _killed(options, killed)
     row.resumed_from = int(_run(options, killed)["first"])
-    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob(f"{model}-*.npy"))}
+    digests = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob(f"{model}-*.npy"))
+    }
     if len(set(digests.values())) > 1:
         raise SystemExit(f"the parameters differ: {json.dumps(digests, indent=1)}")
     if not 0 < row.resumed_from <= row.killed_after < options.steps:

@@ -87,4 +87,3 @@ def _of_source(source: Source, secrets: Iterable[bytes], progress: Progress) -> 
 
 def _kind(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
     return f"{dtype.str}{shape}".encode()
-

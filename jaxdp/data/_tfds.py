@@ -2,8 +2,8 @@
 
 `tfds` reads the array_record format in pure Python; downloading and preparing a data set needs TensorFlow and happens
 elsewhere. Nothing here touches the network. Decoding takes seconds for tens of thousands of records, so the arrays are
-kept in a cache folder, under a name made from the prepared files' names, sizes and times. What doesn't fit in memory is left where it
-is (`_on_disk`).
+kept in a cache folder, under a name made from the prepared files' names, sizes and times. What doesn't fit in memory is left
+where it is (`_on_disk`).
 """
 
 import hashlib

@@ -70,7 +70,7 @@ class Classifier:
     """
 
     prepares: bool
-    prepare: Callable[..., Num[Array | np.ndarray, "n ..."]]
+    prepare: Callable[..., Any]
     init: Callable[[Key[Array, ""]], Any]
     logits: Callable[[Any, Any], Float[Array, " classes"]]
     loss: Callable[..., tuple[Float[Array, ""], Float[Array, ""]]]

@@ -37,5 +37,6 @@ def in_order(source: Source, start: int = 0, end: int | None = None) -> Iterator
     steps = -(-(end - start) // _ROWS)
     with Reader(source, rows, block=_ROWS, most=_ROWS, first=0, steps=steps) as reader:
         for step in range(steps):
+            size = len(rows(step))
             for block in reader.blocks(step):
-                yield jax.tree.map(lambda leaf, size=len(rows(step)): leaf[:size], block.rows)
+                yield jax.tree.map(lambda leaf, size=size: leaf[:size], block.rows)

@@ -2,7 +2,8 @@
 
 The data stay on the device, or on disk. While one step runs the next ones are already queued, so the device never waits for the
 host; metrics are read as they become ready, which drives the progress display, and everything is read at the end of an epoch.
-Between two calls is where a run that is asked to stop stops, with a checkpoint of all it has made; of several processes all do so there.
+Between two calls is where a run that is asked to stop stops, with a checkpoint of all it has made; of several processes all do so
+there.
 """
 
 import time
@@ -82,7 +83,7 @@ class Loop:
     training_seconds: float = 0.0
     steps_timed: int = 0
     seconds_waited: float = 0.0
-    waited_of_epoch: float = 0.0  # the share of the last epoch's time
+    last_epoch: tuple[float, float] = (0.0, 0.0)  # seconds waited of seconds of training
     _pace: Pace = field(default_factory=lambda: Pace(_SECONDS_BETWEEN_CHECKPOINTS))
 
     @property
@@ -114,7 +115,9 @@ class Loop:
                 try:
                     state, metrics = self.step.many(state, self.data, num_steps=min(per_call, end - state.step))
                 except UsageError:
-                    if isinstance(self.data, Source) and not several():  # a record can't be read: the state is as it was
+                    if (
+                        isinstance(self.data, Source) and not several()
+                    ):  # a record can't be read: the state is as it was
                         self._save(state, waiting, totals)
                     raise
                 waiting.append(metrics)
@@ -135,7 +138,7 @@ class Loop:
         self.training_seconds += seconds
         self.steps_timed += state.step - timed_from
         self.seconds_waited += waited
-        self.waited_of_epoch = waited / seconds
+        self.last_epoch = (waited, seconds)
         return state
 
     def _save(self, state: TrainState, waiting: deque[StepMetrics], totals: Totals) -> None:

@@ -35,13 +35,18 @@ def _limits_of_container() -> list[int]:
         lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
     except OSError:  # it's no Linux
         return []
-    found = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            found += [_number(folder / "memory.max") for folder in _upwards(_CGROUPS, path)]
-        elif "memory" in controllers.split(","):
-            found += [_number(folder / "memory.limit_in_bytes") for folder in _upwards(_CGROUPS / "memory", path)]
+    return [limit for line in lines for limit in _limits_of(line)]
+
+
+def _limits_of(line: str) -> list[int]:
+    """Those of one control group, by its line in /proc/self/cgroup, and of the ones that it is in."""
+    _, controllers, path = line.split(":", 2)
+    if controllers == "":
+        found = [_number(folder / "memory.max") for folder in _upwards(_CGROUPS, path)]
+    elif "memory" in controllers.split(","):
+        found = [_number(folder / "memory.limit_in_bytes") for folder in _upwards(_CGROUPS / "memory", path)]
+    else:
+        found = []
     return [each for each in found if each is not None]
 
 

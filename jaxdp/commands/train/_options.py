@@ -103,8 +103,8 @@ class TrainOptions:
     data_dir: Path | None = None
     """folder with prepared TFDS data sets; ~/tensorflow_datasets if not given"""
     reading: Literal["auto", "memory", "disk"] = "auto"
-    """where the images of a TFDS data set are while the model is trained: in memory, or on disk and decoded as they are drawn, which
-    leads to the same model; auto leaves on disk what decoded takes more than a third of the memory that there is"""
+    """where the images of a TFDS data set are while the model is trained: in memory, or on disk and decoded as they are drawn,
+    which leads to the same model; auto leaves on disk what would take more than a third of the memory that there is"""
     holdout: int = 0
     """hold back this many training examples and evaluate on them instead of the test set: for choosing hyper-parameters"""
     features: Path | None = None

@@ -6,6 +6,7 @@ from ..._processes import gathered
 from ...data import Labelled, OnDisk
 from ...data._on_disk import on_disk
 from ...data._tfds import Prepared, Progress
+from ...models import sees_pixels
 from ...reading import Source
 from ...runs._device import memory_of
 from ...runs._devices import Devices
@@ -15,6 +16,7 @@ from ._options import TrainOptions
 
 _PART_FOR_DATA = 1 / 3  # decoding holds the data twice, and Python, the compiler and the model want the rest
 _WAITED_TOO_LONG = 0.1  # of the time of an epoch
+_WORTH_TELLING = 1.0  # seconds
 
 
 def read(options: TrainOptions, devices: Devices, progress: Progress) -> tuple[Labelled | OnDisk, str | None]:
@@ -32,7 +34,8 @@ def read(options: TrainOptions, devices: Devices, progress: Progress) -> tuple[L
     if prepared is None:
         if options.reading == "disk":
             raise UsageError(
-                f"--reading=disk: --dataset {options.dataset} comes in memory; leave it out, or give --data-dir with a TFDS data set"
+                f"--reading=disk: --dataset {options.dataset} comes in memory: leave it out, or give a TFDS data set by "
+                "--dataset and --data-dir"
             )
         data = datasets.load_labelled(options.dataset, options.data_dir, progress=progress)
         return datasets.hold_back(data, options.holdout), None
@@ -49,11 +52,12 @@ def read(options: TrainOptions, devices: Devices, progress: Progress) -> tuple[L
 
 def waits(loop: Loop) -> str | None:
     """A line where steps have waited for records, and not records for steps."""
-    if loop.waited_of_epoch <= _WAITED_TOO_LONG:
+    waited, seconds = loop.last_epoch
+    if waited <= _WAITED_TOO_LONG * seconds or waited <= _WORTH_TELLING:
         return None
     return (
-        f"steps wait for records, {loop.waited_of_epoch:.0%} of the time of this epoch: reading and decoding are what limits them. A "
-        "faster disk, or more CPU cores to decode on, would help"
+        f"steps wait for records, {waited / seconds:.0%} of the time of this epoch: reading and decoding are what limits "
+        "them; a faster disk, or more CPU cores to decode on, would help"
     )
 
 
@@ -71,10 +75,13 @@ def _test_size(prepared: Prepared, data: OnDisk) -> int:
 
 
 def _in_words(options: TrainOptions, prepared: Prepared, room: float | None) -> str:
-    size = f"{sum(prepared.sizes) / 2**30:,.2f} GiB"
+    how = (
+        "as it is drawn" if sees_pixels(options.architecture) else f"once, for what {options.architecture} keeps of it"
+    )
+    said = f"{prepared.name} is read from disk {how}"
     if options.reading == "disk" or room is None:
-        return f"{prepared.name}, {size} decoded, is read from disk as it is drawn"
+        return said
     return (
-        f"{prepared.name} is read from disk as it is drawn: decoded it takes {size}, and of the {room / 2**30:,.2f} GiB of memory "
-        "that there are a third may go to data (--reading memory tries it all the same)"
+        f"{said}: decoded it takes {sum(prepared.sizes) / 2**20:,.0f} MiB, more than a third of the {room / 2**20:,.0f} MiB of "
+        "memory that there are; --reading memory tries it nevertheless"
     )

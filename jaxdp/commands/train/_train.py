@@ -16,7 +16,6 @@ import jax
 import numpy as np
 from rich.console import Console
 
-from ... import data as datasets
 from ..._errors import UsageError
 from ..._interrupts import resumable
 from ..._processes import agree, all_well, connected, from_first, is_first, on_first, several
@@ -216,9 +215,7 @@ class _Job:
         """Start or go on, train, evaluate after each epoch, keep the model, erase the keys, and then state it."""
         nonce = self.config["nonce"]
         results = Results(self.options, self.folder, self.problem, self.plan, self.spent_before, nonce)
-        with resumable(
-            " ".join(("jaxdp train --resume", shlex.quote(str(self.folder.path)), *self.options.of_several_typed))
-        ):
+        with resumable(self._to_go_on):
             if not self.is_trained:
                 self._tell_of_the_plan()
                 with ExitStack() as opened:
@@ -228,6 +225,11 @@ class _Job:
             on_first(self.folder.erase)
             on_first(results.publish)
         return self.folder.path
+
+    @property
+    def _to_go_on(self) -> str:
+        """The command that goes on with the run."""
+        return " ".join(("jaxdp train --resume", shlex.quote(str(self.folder.path)), *self.options.of_several_typed))
 
     def _tell_of_the_plan(self) -> None:
         if lines := overruled(self.options):
@@ -274,7 +276,8 @@ class _Job:
         if self.plan.augmentations:
             loss = augmented(loss, self.plan.augmentations)
         if self.plan.run is None:
-            return PlainStep(loss, optimize, batch_size=self.plan.batch_size, steps_per_epoch=self.plan.steps_per_epoch)
+            sizes = {"batch_size": self.plan.batch_size, "steps_per_epoch": self.plan.steps_per_epoch}
+            return PlainStep(loss, optimize, **sizes, steps=self.plan.steps)
         return self.plan.run.make_step(loss, optimize, has_aux=True)
 
     def _train(self, checkpoints: CheckpointFolder | None) -> tuple[Loop, TrainState]:
@@ -306,9 +309,14 @@ class _Job:
             )
             opened.callback(step.close)
             epochs = () if stopped else loop.epochs(state, Totals(**start.totals))
-            for epoch, state, totals in epochs:
-                if from_first(partial(end_of_epoch, epoch, state, totals)):
-                    break
+            try:
+                for epoch, state, totals in epochs:
+                    if from_first(partial(end_of_epoch, epoch, state, totals)):
+                        break
+            except UsageError as error:
+                if not isinstance(data, Source):
+                    raise
+                raise UsageError(f"{error}; what was trained is kept: to go on, {self._to_go_on}") from error
         return loop, state
 
     def _data(self) -> Any:
