@@ -15,9 +15,7 @@ other workloads stays. `python benchmarks/readme.py` puts a table into README.
 """
 
 import json
-import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from typing import Any
 import compiler_report
 import record
 import tyro
-from compile_for import LINE
+from compiler_process import compiled_by
 from peers.environments import COMPILERS, UnavailableError, python_of
 from rich.console import Console
 from targets import TARGETS, Target
@@ -122,30 +120,8 @@ def _compiled(
         here: whether the device is.
         only: how the names of programs begin that are wanted.
     """
-    asked = json.dumps({"target": target.name, "workload": workload, "methods": methods, "here": here, "only": only})
-    found: list[dict[str, Any]] = []
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        console.status(f"{target.name}, {workload}") as status,
-        subprocess.Popen(
-            [str(python), str(_SCRIPT), asked], stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
-    ):
-        for line in process.stdout or ():
-            if not line.startswith(LINE):
-                continue
-            figures = json.loads(line.removeprefix(LINE))
-            status.update(f"{target.name}, {workload}: after {figures['program']}")
-            if "problem" in figures:
-                console.print(f"{target.name}, {workload}, {figures['program']}: {figures['problem']}", markup=False)
-            else:
-                found.append(figures)
-        if process.wait():
-            errors.seek(0)
-            last = [line.strip() for line in errors if line.strip()][-1:]
-            said = " ".join(last) or f"it ended with {process.returncode}"
-            console.print(f"{target.name}, {workload}: {said}", markup=False)
-    return found
+    asked = {"target": target.name, "workload": workload, "methods": methods, "here": here, "only": only}
+    return compiled_by(python, _SCRIPT, asked, console, f"{target.name}, {workload}")
 
 
 def _kept(results: Path, target: Target, workload: str, found: list[dict[str, Any]]) -> None:

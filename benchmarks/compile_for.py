@@ -3,7 +3,6 @@
 Prints a line of JSON for each program, as soon as it is compiled: the compiler's figures, or why there are none.
 """
 
-import importlib.metadata
 import json
 import os
 import statistics
@@ -12,11 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from compiler_process import LINE, compiler_of
 from targets import TARGETS, Target
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # jaxdp itself, which isn't installed there
 
-LINE = "figures: "
 _COSTLIEST = 10
 _SIZES = {"wrn": 16, "wrn-standardised": 16}
 _REPEATS = 20
@@ -40,7 +39,7 @@ def main(target: Target, name: str, methods: list[str], only: list[str], *, here
             continue
         alone = _gradient_alone(fn) if program.startswith("clipped") else fn
         figures: dict[str, Any] = {"workload": name, "batch_size": workload.batch_size, "program": program}
-        figures["compiler"] = _compiler(target)
+        figures["compiler"] = compiler_of(target)
         try:
             start = time.perf_counter()
             compiled = (
@@ -55,12 +54,6 @@ def main(target: Target, name: str, methods: list[str], only: list[str], *, here
         except jax.errors.JaxRuntimeError as error:  # such as too little memory, which the compiler's words say
             figures["problem"] = str(error).strip().splitlines()[0][:300]
         print(LINE + json.dumps(figures), flush=True)
-
-
-def _compiler(target: Target) -> str:
-    """Which one, with JAX's version."""
-    package = "libtpu" if target.device == "tpu" else "jax-cuda12-pjrt"
-    return f"{package} {importlib.metadata.version(package)}, JAX {importlib.metadata.version('jax')}"
 
 
 def _gradient_alone(clipped: Any) -> Any:
@@ -96,7 +89,7 @@ def _figures(compiled: Any, target: Target) -> dict[str, Any]:
         "kernels": program.kernels,
         "products": on_cores,
         "products_in_full_float32": held,
-        "collectives": program.collectives,
+        "collectives": sum(each.times for each in program.collectives),
         "temporary_bytes": memory.temp_size_in_bytes,
         "costliest": [
             {"cycles": each.cycles, "times": each.times, "operation": each.operation.name, "source": each.source}

@@ -44,18 +44,44 @@ class Operation(NamedTuple):
 
 
 class Running(NamedTuple):
-    """An operation that the program runs: how often, and the function that asked for it."""
+    """An operation that the program runs: how often, the function that asked for it, and whether a loop around it is unknown."""
 
     operation: Operation
     times: int
     source: str
     is_unknown_loop: bool
+    in_unknown_loop: bool
 
     @property
     def cycles(self) -> int:
         """By the compiler's estimate, all runs together; 0 where it makes none."""
         found = _CYCLES.search(self.operation.rest)
         return self.times * int(found[1]) if found else 0
+
+
+class Collective(NamedTuple):
+    """An operation between devices.
+
+    Attributes:
+        kind: such as "all-reduce".
+        shape: of what it gives, as the text has it.
+        arrays: the bytes of each array of one run: of the whole that is added up, gathered, scattered or passed on, with padding.
+        times: how often it runs.
+        source: the function that asked for it.
+        in_unknown_loop: whether it runs so often for each turn of a loop that can't be counted.
+    """
+
+    kind: str
+    shape: str
+    arrays: tuple[int, ...]
+    times: int
+    source: str
+    in_unknown_loop: bool
+
+    @property
+    def bytes(self) -> int:
+        """Of one run, on each device."""
+        return sum(self.arrays)
 
 
 @dataclass
@@ -80,7 +106,7 @@ class CompiledText:
     @cached_property
     def running(self) -> list[Running]:
         """All that runs, in loops and branches too; what is fused into another operation is a part of that."""
-        return list(self._runs(self.entry, 1))
+        return list(self._runs(self.entry, 1, within=False))
 
     @property
     def unknown_loops(self) -> int:
@@ -97,10 +123,44 @@ class CompiledText:
         """Operations that are launched: all but those that only name or pass on what there is."""
         return sum(each.times for each in self.running if each.operation.kind not in _NO_KERNELS)
 
-    @property
-    def collectives(self) -> int:
-        """Operations between devices."""
-        return sum(each.times for each in self.running if each.operation.kind.startswith(_COLLECTIVES))
+    @cached_property
+    def collectives(self) -> list[Collective]:
+        """Operations between devices, in their order; one that is begun here and done there, or spread over fusions, is one."""
+        found: dict[tuple[str, ...], Collective] = {}
+        for each in self.running:
+            for operation, kind in self._between_devices(each.operation):
+                channel = re.search(r"channel_id=(\d+)", operation.rest)
+                shape = re.sub(r"\{[^}]*\}|/\*.*?\*/", "", operation.shape)
+                own, arrays = self.source(operation), self._arrays_between_devices(operation, kind)
+                source = own if own != operation.kind else each.source
+                one = (kind, shape, channel[1] if channel else operation.name)
+                found.setdefault(one, Collective(kind, shape, arrays, each.times, source, each.in_unknown_loop))
+        return list(found.values())
+
+    def _between_devices(self, operation: Operation) -> Iterator[tuple[Operation, str]]:
+        """The collective that an operation is or begins, with its kind, or those that are fused into it."""
+        kind = operation.kind.removesuffix("-start")
+        if kind in _COLLECTIVES:
+            yield operation, kind
+        elif kind in ("fusion", "async"):
+            for name in _called(operation):
+                for inner, own in (
+                    pair for each in self.computations.get(name, ()) for pair in self._between_devices(each)
+                ):
+                    yield inner, "reduce-scatter" if name.startswith("all-reduce-scatter") else own
+
+    def _arrays_between_devices(self, operation: Operation, kind: str) -> tuple[int, ...]:
+        """The bytes of what is gathered, and else of what goes in."""
+        arguments = _NAME.findall(operation.rest.split("), ")[0])
+        given = [entries * width for name in arguments for entries, width in _sizes(self._shapes.get(name, ""))]
+        if kind != "all-gather":
+            return tuple(given)
+        made = [entries * width for entries, width in _sizes(operation.shape)]
+        return tuple(made[len(given) :] if operation.kind.endswith("-start") else made)
+
+    @cached_property
+    def _shapes(self) -> dict[str, str]:
+        return {each.name: each.shape for operations in self.computations.values() for each in operations}
 
     @property
     def products(self) -> tuple[int, int]:
@@ -120,7 +180,7 @@ class CompiledText:
             operations_per_second: in full float32, and with tensor cores.
         """
         total = {"bytes": 0.0, "operations": 0.0, "operations_in_full_float32": 0.0, "roofline_seconds": 0.0}
-        shapes = {each.name: each.shape for operations in self.computations.values() for each in operations}
+        shapes = self._shapes
         for each in self.running:
             operation = each.operation
             if operation.kind in _NO_KERNELS:
@@ -143,14 +203,15 @@ class CompiledText:
             total["roofline_seconds"] += max(size / bytes_per_second, arithmetic)
         return total
 
-    def _runs(self, computation: str, times: int) -> Iterator[Running]:
+    def _runs(self, computation: str, times: int, *, within: bool) -> Iterator[Running]:
         operations = {each.name: each for each in self.computations[computation]}
         for each in operations.values():
             trips = self._trips(each, operations) if each.kind == "while" else 1
             if each.kind in ("while", "conditional", "call", "async-start"):
                 for name in _called(each):
-                    yield from self._runs(name, times * (1 if trips is None else trips))
-            yield Running(each, times, self._source(each), trips is None)
+                    runs = times * (1 if trips is None else trips)
+                    yield from self._runs(name, runs, within=within or trips is None)
+            yield Running(each, times, self.source(each), trips is None, within)
 
     def _trips(self, loop: Operation, around: dict[str, Operation]) -> int | None:
         """How often a loop's body runs."""
@@ -172,7 +233,7 @@ class CompiledText:
         last = _constant(limit, inside)
         return None if first is None or last is None else max(last - first, 0)
 
-    def _source(self, operation: Operation) -> str:
+    def source(self, operation: Operation) -> str:
         """The innermost function of Python that asked for it, or JAX's own name of it."""
         if frame := re.search(r"stack_frame_id=(\d+)", operation.rest):
             return self._frames.get(int(frame[1]), "")

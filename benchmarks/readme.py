@@ -1,4 +1,4 @@
-"""Put figures of records, comparison and compilers into README, from the files under benchmarks/results: no table is typed.
+"""Put figures of records, comparison, compilers and scaling into README, from files under benchmarks/results: no table is typed.
 
 python benchmarks/readme.py
 """
@@ -8,6 +8,7 @@ from typing import Any
 
 import compiler_report
 import records_report
+import scaling_report
 import throughput_report as report
 from cells import Cell
 from libraries import LIBRARIES, WORKLOADS, batch_size_of
@@ -27,7 +28,12 @@ def main() -> None:
 
 def replaced(readme: str) -> str:
     """README with the tables of all results in their places."""
-    for name, made in (("records", records), ("throughput", throughput), ("compilers", compilers)):
+    for name, made in (
+        ("records", records),
+        ("throughput", throughput),
+        ("compilers", compilers),
+        ("scaling", scaling),
+    ):
         begin, end = f"<!-- {name}: written by benchmarks/readme.py -->", f"<!-- end of {name} -->"
         before, rest = readme.split(begin)
         after = rest.split(end)[1]
@@ -45,6 +51,11 @@ def records() -> str:
 def compilers() -> str:
     """What compilers expect of programs on accelerators that weren't at hand."""
     return report.markdown(compiler_report.HEADINGS, compiler_report.rows(RESULTS / "compilers"))
+
+
+def scaling() -> str:
+    """What a pod's compiler expects of whole steps on it."""
+    return report.markdown(scaling_report.HEADINGS, scaling_report.rows(RESULTS / "compilers"))
 
 
 def throughput() -> str:

@@ -59,7 +59,6 @@ def write(results: Path, name: str, content: dict[str, Any], device: Device | No
     folder = results / (device.folder if device else device_name())
     folder.mkdir(parents=True, exist_ok=True)
     script = Path(sys.argv[0]).name
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     record = {
         "command": ["python", f"benchmarks/{script}", *sys.argv[1:]],
         "device": folder.name,
@@ -67,10 +66,16 @@ def write(results: Path, name: str, content: dict[str, Any], device: Device | No
         "machine": platform.machine(),
         "python": platform.python_version(),
         "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
-        "commit": commit,
+        "commit": commit(),
     }
     (folder / f"{name}.json").write_text(json.dumps(record | content, indent=1) + "\n")
     return folder
+
+
+def commit() -> str:
+    """Of this repository, as it is checked out."""
+    asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip()
 
 
 def _folder(model: str) -> str:

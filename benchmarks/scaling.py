@@ -1,14 +1,15 @@
 """How things scale: with devices, batch size, parameters, and teachers.
 
-    python benchmarks/scaling.py                             # all four, under 8 minutes on two quiet cores
+    python benchmarks/scaling.py                             # all five, under 12 minutes on two quiet cores
     python benchmarks/scaling.py --parts batch parameters
     python benchmarks/scaling.py --quick                     # small sizes, under a minute
+    python benchmarks/scaling.py --target tpu-v5e            # whole steps on pods that aren't here, by their compiler's estimate
 
-Devices: `jaxdp.pate.train_teachers` is what uses several. Where there is one, the host's processor is divided into as many as
-are asked for: that shows that the program divides and what dividing costs, but adds no core, so it can't gain more than the cores
-allow. DP-SGD runs on one device, however many there are: batch sizes and parameters are measured on one, by the programs of
-clipping.py. There a clipped gradient goes in microbatches, so a plain one in microbatches stands beside it. Teachers: more of
-them on the same records make as many steps in all, so a flat line is the best there is.
+Devices: teachers (`jaxdp.pate.train_teachers`), and steps of DP-SGD beside those of jax-privacy and Opacus, each in its own
+environment. Where there is one device, the host's processor is divided into as many as are asked for: that shows that the program
+divides and what dividing costs, but adds no core, so it can't gain more than the cores allow. Batch sizes and parameters are
+measured on one, by the programs of clipping.py. There a clipped gradient goes in microbatches, so a plain one in microbatches
+stands beside it. Teachers: more of them on the same records make as many steps in all, so a flat line is the best there is.
 
 Medians are reported. `train_teachers` compiles its program in every call, which is told apart. Prints a table for each part, and
 writes scaling.json and scaling.png, with the hardware, the versions and the command, to benchmarks/results/DEVICE/; chosen parts
@@ -19,7 +20,6 @@ import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -31,8 +31,11 @@ import clipping
 import jax
 import offices
 import record
+import scaling_compiled
+import scaling_libraries
 import tyro
 import workloads
+from forced_devices import devices_here, environment_with, said_by
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -40,7 +43,7 @@ from rich.table import Table
 import jaxdp
 from jaxdp.runs._pictures import new_figure, save_figure
 
-Name = Literal["devices", "batch", "parameters", "teachers"]
+Name = Literal["devices", "steps", "batch", "parameters", "teachers"]
 Row = dict[str, Any]
 
 MLP_BATCH = 256
@@ -58,12 +61,18 @@ GRADIENTS = {
 class Options:
     """How things scale."""
 
-    parts: tuple[Name, ...] = ("devices", "batch", "parameters", "teachers")
+    parts: tuple[Name, ...] = ("devices", "steps", "batch", "parameters", "teachers")
     """what to vary"""
     repeats: int | None = None
     """measurements of each training of teachers, a fourth of those of each gradient and step; by default 3, with --quick 1"""
     quick: bool = False
     """small sizes, to see that it works"""
+    target: tuple[str, ...] = ()
+    """accelerators to compile whole steps for, instead of measuring anything: tpu-v5e; see scaling_compiled.py"""
+    workloads: tuple[str, ...] = scaling_compiled.WORKLOADS
+    """which models are compiled, with --target"""
+    layouts: tuple[str, ...] = tuple(scaling_compiled.LAYOUTS)
+    """of data and parameters, with --target"""
     results: Path = Path(__file__).parent / "results"
     """where to write"""
 
@@ -86,7 +95,10 @@ QUICK = Sizes((1, 2), (64, 128), (64, 512), (10, 40), 16, records=9600, epochs=1
 
 
 def main(options: Options) -> None:
-    """Measure, print and write, part by part."""
+    """Measure, print and write, part by part; or compile."""
+    if options.target:
+        scaling_compiled.main(options.target, options.workloads, options.layouts, options.results, quick=options.quick)
+        return
     sizes, console = _sizes(options), Console()
     measured: dict[str, list[Row]] = {}
     for name in [name for name in PARTS if name in options.parts]:
@@ -116,42 +128,19 @@ def _sizes(options: Options) -> Sizes:
 
 
 def _by_devices(sizes: Sizes) -> list[Row]:
-    platform, available = _devices_here()
+    platform, available = devices_here()
     several = platform == "gpu" and available > 1
     counts = [count for count in sizes.devices if not several or count <= available]
     task = json.dumps(asdict(sizes))
     rows = []
     for count in _tracked("devices", counts):
-        environment = _environment_with(count, forced=not several)
-        said = _said_by([sys.executable, __file__, "worker", str(count), task], environment)
+        environment = environment_with(count, forced=not several)
+        said = said_by([sys.executable, __file__, "worker", str(count), task], environment)
         rows += [row | {"forced": not several} for row in json.loads(said.splitlines()[-1])]
     for row in rows:
         alone = next(one for one in rows if one["way"] == row["way"])
         row["speedup"] = alone["training_seconds"] / row["training_seconds"]
     return rows
-
-
-def _devices_here() -> tuple[str, int]:
-    """JAX's platform and the number of its devices, without starting it in this process."""
-    ask = "import jax; print(jax.default_backend(), jax.device_count())"
-    platform, number = _said_by([sys.executable, "-c", ask], dict(os.environ)).split()
-    return platform, int(number)
-
-
-def _environment_with(count: int, *, forced: bool) -> dict[str, str]:
-    """The environment of a process that has so many devices: of the host's processor if forced, else the first GPUs."""
-    if not forced:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
-        return os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(visible.split(",")[:count])}
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}".strip()
-    return os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
-
-
-def _said_by(command: list[str], environment: dict[str, str]) -> str:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{' '.join(command[:4])} failed:\n{done.stderr}")
-    return done.stdout
 
 
 def worker(count: int, sizes: Sizes) -> None:
@@ -326,7 +315,15 @@ PARTS: dict[str, Part] = {
         {"devices": ("devices", "d"), "way": ("way", "")} | TEACHERS | {"speed": ("speedup", ".2f")},
         _draw_devices,
         "As it comes, one CPU device trains one teacher a call and a call a core, so that it fills the cores already; "
-        "several train one teacher each. DP-SGD is not here: it runs on one device, however many there are.",
+        "several train one teacher each.",
+    ),
+    "steps": Part(
+        f"a private step of the MLP, B = {scaling_libraries.BATCH}, by forced devices of one host, or processes",
+        lambda sizes: scaling_libraries.by_devices(sizes.devices, 8 * sizes.repeats),
+        scaling_libraries.COLUMNS,
+        scaling_libraries.draw,
+        "Opacus (ghost clipping) has a process for each; jax-privacy a batch divided under jit, whole or in microbatches, as is "
+        "faster. The host has no more cores for more devices. Ratios are a library's time over jaxdp's on as many.",
     ),
     "batch": Part(
         "the tutorials' CNN by batch size, on one device",

@@ -32,6 +32,7 @@ class Target:
         platform: as JAX lowers for it.
         kind: as JAX names the device.
         topology: as its compiler knows it; the first of its devices is compiled for.
+        pods: topologies of several devices, for which whole steps are compiled (scaling.py).
         memory_bytes: of one device.
         precision: of clipped sums there.
         environment: variables without which the compiler looks for the device.
@@ -51,12 +52,23 @@ class Target:
     config: str = ""
     bytes_per_second: float = 0.0
     operations_per_second: tuple[float, float] = (0.0, 0.0)
+    pods: tuple[str, ...] = ()
 
 
 TARGETS = {
     target.name: target
     for target in (
-        Target("tpu-v5e", "tpu", "tpu", "TPU v5 lite", "v5e:2x2", 16 * 2**30, "bfloat16", _TPU),
+        Target(
+            "tpu-v5e",
+            "tpu",
+            "tpu",
+            "TPU v5 lite",
+            "v5e:2x2",
+            16 * 2**30,
+            "bfloat16",
+            _TPU,
+            pods=("v5e:2x2", "v5e:4x4", "v5e:16x16"),
+        ),
         Target("tpu-7x", "tpu", "tpu", "TPU7x", "tpu7x:2x2x1", 96 * 2**30, "bfloat16", _TPU),
         # 67 TFLOPS in float32 and 495 in TF32, dense; 3.35 TB/s: NVIDIA's data sheet of the H100 SXM.
         Target(

@@ -8,6 +8,7 @@ them. So for the first this file has a clock of its own, which ends earlier and 
 """
 
 import hashlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -26,10 +27,20 @@ from ._errors import UsageError
 from ._interrupts import Interrupted, listen_again
 
 _Made = TypeVar("_Made")
+_PACKAGES = ("jaxdp-privacy", "jax", "jaxlib", "flax", "optax", "numpy", "dp-accounting")
 _NAMED = 5  # of what differs, in an error
 _SECONDS_TO_MEET = 60
 _SECONDS_TO_MISS = 40  # without a sign of life of another process, until JAX ends this one
 _SECONDS_TO_PART = 10
+
+
+class _Own:
+    """Whether this process does work of its own just now: a process is in one place, and so is this."""
+
+    work = False
+
+
+_own = _Own()
 
 
 class Meeting(NamedTuple):
@@ -91,12 +102,9 @@ def _meet(meeting: Meeting) -> None:
         )
     except (RuntimeError, ValueError) as error:
         said = (str(error).splitlines() or [""])[0][:200]
-        fix = (
-            "give an address at which process 0 can listen, or see what JAX says"
-            if meeting.coordinator
-            else "JAX knows no cluster here (SLURM, Open MPI, GKE, Cloud TPU): give --coordinator HOST:PORT, --num-processes and "
-            "--process-id"
-        )
+        if isinstance(error, ValueError) and not meeting.coordinator:
+            said = "JAX knows no cluster here, of SLURM, Open MPI, GKE and Cloud TPU"
+        fix = "give --coordinator HOST:PORT, of an address of process 0 at which it can listen, --num-processes and --process-id"
         raise UsageError(f"--distributed: the processes can't meet ({said}): {fix}") from error
     finally:
         clock.cancel()
@@ -146,8 +154,18 @@ def silent_output() -> Iterator[None]:
 
 
 def several() -> bool:
-    """Whether this process is one of several."""
-    return jax.process_count() > 1
+    """Whether this process is one of several, which do the same now."""
+    return jax.process_count() > 1 and not _own.work
+
+
+@contextmanager
+def by_itself() -> Iterator[None]:
+    """Work that this process does without the others, which wait for it in an `on_first`: here it is none of several."""
+    _own.work = True
+    try:
+        yield
+    finally:
+        _own.work = False
 
 
 def is_first() -> bool:
@@ -182,6 +200,11 @@ def agree(facts: Mapping[str, bytes | str]) -> None:
             f"the processes of this run disagree on {', '.join(said[:_NAMED])}{more}: their draws and noise would not be those "
             "of one run; start all of them with the same command, seed, data and versions of packages"
         )
+
+
+def versions() -> dict[str, str]:
+    """Of the packages on which it depends what a process computes, as facts to agree on."""
+    return {f"the version of {name}": importlib.metadata.version(name) for name in _PACKAGES}
 
 
 def gathered(content: bytes) -> list[bytes]:

@@ -24,7 +24,7 @@ from .commands._lookalike import LookalikeOptions, lookalike
 from .commands._options import Options, from_dict
 from .commands._predict import PredictOptions, predict
 from .commands._terminal import every_terminal
-from .commands.pate import AnalyzeOptions, LabelOptions, PateOptions, analyze_file, label, run_pate
+from .commands.pate import AnalyzeOptions, LabelOptions, PateOptions, analyze_file, label, pate_in_folder
 from .commands.train import TrainOptions, train_or_folds
 from .runs import RunFolder, as_written
 
@@ -39,7 +39,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command(TrainOptions, train_or_folds, "Train a model on private data."),
-    "pate": Command(PateOptions, run_pate),
+    "pate": Command(PateOptions, pate_in_folder),
     "pate-label": Command(LabelOptions, label),
     "pate-analyze": Command(AnalyzeOptions, analyze_file),
     "predict": Command(PredictOptions, predict),

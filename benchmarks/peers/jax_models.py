@@ -29,11 +29,7 @@ def prepare(task: Task) -> Any:
     """
     os.environ["JAX_PLATFORMS"] = _PLATFORMS[task.device]
     os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest" if task.precision == "float32" else "default"
-    sys.path.insert(0, str(_ROOT / "benchmarks"))
-    if importlib.util.find_spec("tyro") is None:
-        package = types.ModuleType("jaxdp")
-        package.__path__ = [str(_ROOT / "jaxdp")]
-        sys.modules["jaxdp"] = package
+    find_models()
     import jax
     from canonical import like
     from workloads import WORKLOADS, flax_cnn
@@ -50,6 +46,15 @@ def prepare(task: Task) -> Any:
     made: list[Any] = []
     jax.eval_shape(lambda: made.append(make(len(task.labels))))  # of its arrays, all replaced, the shapes are enough
     return made[0].replaced(like, task.weights, task.inputs, task.labels)
+
+
+def find_models() -> None:
+    """Let benchmarks/workloads.py be imported, and jaxdp's models with it, where jaxdp itself can't be."""
+    sys.path.insert(0, str(_ROOT / "benchmarks"))
+    if importlib.util.find_spec("tyro") is None:
+        package = types.ModuleType("jaxdp")
+        package.__path__ = [str(_ROOT / "jaxdp")]
+        sys.modules["jaxdp"] = package
 
 
 def programs(

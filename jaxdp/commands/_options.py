@@ -34,6 +34,13 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def alone(options: Options) -> Options:
+    """The same options for a process that runs on all of its devices and with no others."""
+    names = {field.name for field in dataclasses.fields(options)}  # pyright: ignore[reportArgumentType]
+    changes = {name: value for name, value in ALONE.items() if name in names}
+    return dataclasses.replace(options, **changes)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
 def to_dict(options: Any) -> dict[str, Any]:
     """The options as plain values for JSON."""
     return json.loads(json.dumps(dataclasses.asdict(options), default=str))

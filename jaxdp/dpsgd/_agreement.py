@@ -7,7 +7,6 @@ processes hold the same part of.
 """
 
 import hashlib
-import importlib.metadata
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -15,9 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._processes import agree
-
-_PACKAGES = ("jaxdp-privacy", "jax", "jaxlib", "optax", "numpy")
+from .._processes import agree, versions
 
 
 def agree_on_step(run: Any, state: Any, data: Any, shared: Any, program: str) -> None:
@@ -35,7 +32,7 @@ def agree_on_step(run: Any, state: Any, data: Any, shared: Any, program: str) ->
     """
     described = re.sub(r" at 0x[0-9a-f]+", "", repr(run))  # a function's place in this process
     facts: dict[str, bytes | str] = {"the run's description": described, "the program of a step": program}
-    facts |= {f"the version of {name}": importlib.metadata.version(name) for name in _PACKAGES}
+    facts |= versions()
     facts["the ledger of what was spent before"] = repr(state.spent_before)
     for name, tree in {"state": state, "data": data, "shared": shared}.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -49,15 +46,16 @@ def _held(leaf: Any) -> Iterator[tuple[str, bytes]]:
     if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
-        yield "", _digest(np.asarray(leaf))
+        yield "", digest(np.asarray(leaf))
         return
     processes: dict[str, set[int]] = {}
     for device, index in leaf.sharding.devices_indices_map(leaf.shape).items():
         processes.setdefault(str(index), set()).add(device.process_index)
     for index, shard in {str(shard.index): shard for shard in leaf.addressable_shards}.items():
         if len(processes[index]) > 1:
-            yield f" at {index}", _digest(np.asarray(shard.data))
+            yield f" at {index}", digest(np.asarray(shard.data))
 
 
-def _digest(array: np.ndarray) -> bytes:
+def digest(array: np.ndarray) -> bytes:
+    """Of type, shape and contents."""
     return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()).digest()

@@ -3,6 +3,10 @@
 On an accelerator one call is a `vmap` over as many teachers as memory takes, divided over the devices. A CPU is faster with one
 teacher after another, whose weights stay in cache, than with any number in a `vmap` (measured by benchmarks/offices.py); there a
 call has one teacher, and as many calls run at a time as there are cores. A teacher comes out the same but for rounding.
+
+Several processes deal out the teachers, each computing its own on its own devices, with nothing to say to the others until a call
+is done. What comes out is then gathered, once, so that every process has it for all teachers in the same order; meanwhile the
+next calls go on.
 """
 
 import os
@@ -16,6 +20,8 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from .. import _checks
+from .._platform import default_device
+from .._processes import agree, gathered, several, versions
 
 _ROOM = 0.5  # the part of a device's memory that teachers may fill
 _MOST = 256  # teachers on a device at once, however small they are
@@ -26,40 +32,54 @@ class SideBySide:
 
     Args:
         fn: `fn(*own)`, jittable; each of `own` belongs to one teacher.
-        at_once: teachers in one call; by default what suits the device.
+        at_once: teachers in one call of one process; by default what suits the device.
     """
 
     def __init__(self, fn: Callable[..., Any], at_once: int | None = None) -> None:
         self._fn = fn
         self._at_once = None if at_once is None else _checks.count("at_once", at_once, "give the teachers of one call")
-        platform = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
-        self._devices = jax.devices(getattr(platform, "platform", platform))
+        self._devices = jax.local_devices(backend=default_device().platform)
 
     def map(self, inputs_of: Callable[[np.ndarray], tuple[Any, ...]], teachers: Sequence[int]) -> Iterator[Any]:
-        """The outputs for these teachers in order, on the host, as many at a time as one call has.
+        """The outputs for these teachers in order, on the host, as many at a time as one call of each process has.
 
         Args:
             inputs_of: from the numbers of some teachers to the function's arguments, each with a leading axis [teachers].
-            teachers: their numbers.
+            teachers: their numbers. Several processes all give the same, and all go through to the end or stop at the same part.
 
         Returns:
             Iterator of pytrees with a leading axis.
+
+        Raises:
+            UsageError: in every process, where they would compute different things.
         """
         numbers = np.asarray(teachers, np.int32)
+        agree({"the teachers to train": numbers.tobytes(), **versions()})
         if not len(numbers):
             return
-        devices = len(self._devices)
-        most = (
-            len(numbers) if self._at_once else -(-len(numbers) // devices) * devices
-        )  # filled up, so that all have work
-        at_once = min(self._at_once or self._suitable(inputs_of(numbers[:1])), most)
-        parts = [numbers[start : start + at_once] for start in range(0, len(numbers), at_once)]
-        filled = [np.resize(part, at_once) for part in parts]
-        compiled = self._program(at_once).lower(*inputs_of(filled[0])).compile()
+        at_once, processes = self._number_at_once(inputs_of, numbers), jax.process_count() if several() else 1
+        per_round = at_once * processes
+        rounds = [numbers[start : start + per_round] for start in range(0, len(numbers), per_round)]
+        own = jax.process_index() if several() else 0
+        parts = [np.resize(each, per_round)[own * at_once : (own + 1) * at_once] for each in rounds]
+        lowered = self._program(at_once).lower(*inputs_of(parts[0]))
+        agree({"the program of a teacher": lowered.as_text() if several() else ""})
+        compiled = lowered.compile()
         call = lambda part: jax.device_get(compiled(*inputs_of(part)))
-        with ThreadPoolExecutor(self._workers(at_once)) as pool:
-            for part, out in zip(parts, pool.map(call, filled), strict=True):
-                yield jax.tree.map(partial(_first, len(part)), out)
+        pool = ThreadPoolExecutor(self._workers(at_once))
+        try:
+            for each, out in zip(rounds, pool.map(call, parts), strict=True):
+                yield jax.tree.map(partial(_first, len(each)), _of_all(out))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # whoever breaks off doesn't wait for the calls under way
+
+    def _number_at_once(self, inputs_of: Callable[[np.ndarray], tuple[Any, ...]], numbers: np.ndarray) -> int:
+        """Teachers in one call, the same in all processes, and no more than leave each of them work."""
+        devices, most = len(self._devices), -(-len(numbers) // (jax.process_count() if several() else 1))
+        if not self._at_once:
+            most = -(-most // devices) * devices  # filled up, so that all have work
+        at_once = min(self._at_once or self._suitable(inputs_of(numbers[:1])), most)
+        return min(map(int, gathered(str(at_once).encode())))
 
     def _program(self, at_once: int) -> Any:
         """The function with a leading axis on all it takes and gives, divided over the devices that divide `at_once`."""
@@ -91,3 +111,16 @@ class SideBySide:
 
 def _first(number: int, leaf: Any) -> Any:
     return leaf[:number]
+
+
+def _of_all(own: Any) -> Any:
+    """The rows of all processes, in the order of processes, each of which has as many."""
+    if not several():
+        return own
+    leaves, structure = jax.tree.flatten(own)
+    ends = np.cumsum([0, *(leaf.nbytes for leaf in leaves)])
+    parts = gathered(b"".join(np.ascontiguousarray(leaf).tobytes() for leaf in leaves))
+    rows_of = lambda leaf, start, end: np.concatenate(
+        [np.frombuffer(part[start:end], leaf.dtype).reshape(leaf.shape) for part in parts]
+    )
+    return jax.tree.unflatten(structure, list(map(rows_of, leaves, ends, ends[1:])))

@@ -12,11 +12,13 @@ from jaxtyping import Array, Float, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._processes import all_well, is_first
 from .._types import Batch, LossFn, Params
 from ..clipping import takes_rng
 from ..jaxprs._convolutions import with_ordered_convolutions
 from ..noise._keys import Domain, own_key
 from ..transforms import check_transform
+from ._agreement import agree_on
 from ._shards import check_inputs, check_records, gathered, positions, shards, warn_of_missing_classes
 from ._side_by_side import SideBySide
 
@@ -38,15 +40,21 @@ class Teachers:
     def predict(self, logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Int32[np.ndarray, "teachers examples"]:
         """The class that each teacher predicts for each input: what `vote_counts` takes.
 
+        Several processes call it together, each for its part of the teachers, and all get all predictions.
+
         Args:
             logits_fn: `logits_fn(params, input) -> [classes]`, for one input.
             inputs: a pytree with a leading axis [examples].
 
         Returns:
             int32 [teachers, examples].
+
+        Raises:
+            UsageError: in every process, where they differ in the teachers, the inputs or the model.
         """
         params_of = lambda teachers: (jax.tree.map(lambda leaf: leaf[teachers], self.params),)
-        program = SideBySide(predicted_classes(logits_fn, inputs))
+        program = all_well(lambda: SideBySide(predicted_classes(logits_fn, inputs)))
+        agree_on(teachers=self.params, inputs=inputs)
         return np.concatenate([*program.map(params_of, range(len(self.shards)))])
 
     def accuracy(
@@ -71,6 +79,10 @@ def train_teachers(
 ) -> Teachers:
     """Train an ensemble on disjoint shards, all of it by one compiled program.
 
+    Several processes (of `jax.distributed`) call it together with the same arguments, data included: each trains a part of the
+    teachers on its own devices, and all get all teachers, the same as one process alone makes. So each holds the parameters of
+    all of them in the host's memory.
+
     Args:
         loss_fn: `loss_fn(params, (input, label)) -> scalar` for one example, as for `jaxdp.clipped_grad`; one that takes `rng=`
             gets its own key for every example and step, for dropout or augmentation.
@@ -81,14 +93,15 @@ def train_teachers(
         epochs: passes of each teacher over its shard.
         batch_size: examples a step, at most a shard's size.
         key: scalar key: the shards, and each teacher's initialisation, order and losses, come of it.
-        at_once: teachers trained by one call; by default what suits the device.
+        at_once: teachers trained by one call of one process; by default what suits the device.
         on_progress: called with the number of finished teachers, as they finish.
 
     Returns:
         `Teachers`.
 
     Raises:
-        UsageError: for fewer than two teachers, more teachers than records, a batch larger than a shard, or numbers out of range.
+        UsageError: for fewer than two teachers, more teachers than records, a batch larger than a shard, or numbers out of range;
+            and in every process, naming what, where they differ in the key, the data or whatever else makes a teacher.
 
     Warns:
         UserWarning: once, where a shard has no record of some class.
@@ -96,7 +109,9 @@ def train_teachers(
     References:
         Papernot et al., arXiv 1610.05755.
     """
-    ensemble = Ensemble(loss_fn, init_fn, data, num_teachers, optimizer, epochs, batch_size, key, at_once)
+    ensemble = all_well(
+        lambda: Ensemble(loss_fn, init_fn, data, num_teachers, optimizer, epochs, batch_size, key, at_once)
+    )
     parts, done = [], 0
     for part in ensemble.train(range(num_teachers)):
         parts.append(part)
@@ -176,13 +191,20 @@ class Ensemble:
         of_shards, of_teachers = jax.random.split(own_key(key, Domain.TEACHERS))
         self._data = data
         self.shards = shards(check_records(data), num_teachers, of_shards)
-        warn_of_missing_classes(self.shards, data[1])
+        if is_first():
+            warn_of_missing_classes(self.shards, data[1])
+        numbers = {"num_teachers": num_teachers, "epochs": epochs, "batch_size": batch_size, "at_once": at_once}
+        self._to_agree_on = {"key": key, **numbers, "data": data}
         course = Course(loss_fn, init_fn, optimizer, epochs, batch_size, self.shards.shape[1])
         self._keys = jax.random.split(of_teachers, num_teachers)
         self._program = SideBySide(lambda key, records: finish(course(key, records)), at_once)
 
     def train(self, teachers: Sequence[int]) -> Iterator[Any]:
-        """The values of `finish` for these teachers' parameters, on the host, stacked, as many at a time as one call trains."""
+        """The values of `finish` for these teachers' parameters, on the host, stacked, as many at a time as are trained at once.
+
+        Several processes call it together, and all get all of them; raises `UsageError` where they differ.
+        """
+        agree_on(**self._to_agree_on)
         return self._program.map(lambda part: (self._keys[part], gathered(self._data, self.shards[part])), teachers)
 
 

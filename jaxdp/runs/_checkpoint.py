@@ -29,7 +29,6 @@ from .._processes import broadcast, from_first, is_first, several
 from .._types import Params
 from ..accounting import Ledger
 from ..dpsgd._step import TrainState
-from ._devices import here
 from ._folder import close_to_others
 from ._of_one import CheckpointerOfOne
 
@@ -162,6 +161,16 @@ class CheckpointFolder:
         return Checkpoint(state, metadata["totals"], arrays.get("model"))
 
 
+def here(tree: Any) -> Any:
+    """This process's own copies of arrays that are whole on each of several devices; others as they are."""
+    return jax.tree.map(_here, tree)
+
+
+def _here(leaf: Any) -> Any:
+    several_copies = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1 and leaf.is_fully_replicated
+    return leaf.addressable_data(0) if several_copies else leaf
+
+
 def of_first(checkpoint: Checkpoint) -> Checkpoint:
     """The first process's checkpoint, in every process, to the bit; the others give one of the same structure."""
     if not several():
@@ -231,7 +240,7 @@ def _checkpointer(path: Path, *, keep: int, alone: bool) -> Any:
     """Of the newest so many; `alone` in the folder, it clears away what a kill left half done."""
     from orbax.checkpoint import v1 as ocp
 
-    if several():
+    if jax.process_count() > 1:  # whatever this one does by itself
         with _orbax():
             return CheckpointerOfOne(path, keep=keep, alone=alone)
     newest = ocp.training.preservation_policies.LatestN(keep)

@@ -27,7 +27,7 @@ class Devices:
     all: tuple[Any, ...]
 
     def connect(self) -> None:
-        """Let the devices of several processes find each other now: CPUs have to within half a minute, and compiling takes long."""
+        """Let the devices of several processes find each other now: CPUs wait half a minute, and compiling can take more."""
         if several():
             of_each = [jax.device_put(np.ones(1, np.float32), device) for device in self._local]
             divided = NamedSharding(self._sharding.mesh, PartitionSpec("data"))
@@ -100,13 +100,3 @@ def use_devices(name: str, number: int | None) -> Devices:
         if number is None or taken[device.process_index] <= number:
             chosen.append(device)
     return Devices(tuple(chosen))
-
-
-def here(tree: Any) -> Any:
-    """This process's own copies of arrays that are whole on each of several devices; others as they are."""
-    return jax.tree.map(_here, tree)
-
-
-def _here(leaf: Any) -> Any:
-    several_copies = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1 and leaf.is_fully_replicated
-    return leaf.addressable_data(0) if several_copies else leaf

@@ -55,7 +55,7 @@ def test_loops_are_counted_as_often_as_they_run_and_unknown_ones_once() -> None:
     program = CompiledText(TEXT)
     assert program.cycles == 100 + 5 * 10 + 10
     assert program.unknown_loops == 1
-    assert program.collectives == 1
+    assert len(program.collectives) == 1
     assert (
         program.kernels == 1 + 2 + 2 * 5 + 1 + 1
     )  # the copy, two products, bodies and comparisons, the sum over devices
@@ -79,3 +79,49 @@ def test_products_are_counted_by_precision_and_bounded_by_memory_or_by_arithmeti
     moved = 4 * (8 * 16 + 16 * 4 + 8 * 4)
     other = found["bytes"] - 2 * moved
     assert found["roofline_seconds"] == pytest.approx(operations / 1e6 + max(operations, moved) / 1e9 + other / 1e9)
+
+
+FUSED = """HloModule jit_step
+
+%all-reduce-scatter.1 (p: f32[16,4]) -> f32[4,4] {
+  %p = f32[16,4]{1,0} parameter(0)
+  %whole = f32[16,4]{1,0} all-reduce(%p), channel_id=1, to_apply=%add
+  ROOT %part = f32[4,4]{1,0} dynamic-slice(%whole, %p)
+}
+
+%begins (q: f32[4,4]) -> f32[16,4] {
+  %q = f32[4,4]{1,0} parameter(0)
+  ROOT %gathered = f32[16,4]{1,0} all-gather(%q), channel_id=2, dimensions={0}
+}
+
+%ends (r: f32[4,4]) -> f32[16,4] {
+  %r = f32[4,4]{1,0} parameter(0)
+  ROOT %gathered.clone = f32[16,4]{1,0} all-gather(%r), channel_id=2, dimensions={0}
+}
+
+%less (at.1: (s32[], f32[16,4])) -> pred[] {
+  ROOT %always = pred[] constant(true)
+}
+
+%body (at: (s32[], f32[16,4])) -> (s32[], f32[16,4]) {
+  %at = (s32[], f32[16,4]{1,0}) parameter(0)
+  %x = f32[16,4]{1,0} get-tuple-element(%at), index=1
+  %scattered = f32[4,4]{1,0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.1
+  %begun = f32[16,4]{1,0} fusion(%scattered), kind=kCustom, calls=%begins
+  %done = f32[16,4]{1,0} fusion(%scattered), kind=kCustom, calls=%ends
+  %passing = (f32[4]{0}, f32[4]{0}, u32[]) collective-permute-start(%few), channel_id=1, source_target_pairs={{0,1}}
+  %passed = f32[4]{0} collective-permute-done(%passing)
+  ROOT %next = (s32[], f32[16,4]{1,0}) tuple(%at, %done)
+}
+
+ENTRY %main (y: f32[16,4]) -> f32[16,4] {
+  %y = f32[16,4]{1,0} parameter(0)
+  %few = f32[4]{0} constant({1, 2, 3, 4})
+  ROOT %loop = (s32[], f32[16,4]{1,0}) while(%y), condition=%less, body=%body, backend_config={"known_trip_count":{"n":"3"}}
+}
+"""
+
+
+def test_operations_between_devices_are_found_where_they_are_fused_and_counted_once_with_their_bytes() -> None:
+    found = [(each.kind, each.bytes, each.times) for each in CompiledText(FUSED).collectives]
+    assert found == [("reduce-scatter", 4 * 64, 3), ("all-gather", 4 * 64, 3), ("collective-permute", 4 * 4, 3)]

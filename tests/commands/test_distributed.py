@@ -43,8 +43,8 @@ def test_processes_with_other_data_are_refused(options: list[str], tmp_path: Pat
     file = Path(options[options.index("--features") + 1])
     changed = tmp_path / file.name
     lines = file.read_text().splitlines()
-    name, number, *rest = lines[1].split(",")
-    changed.write_text("\n".join([lines[0], ",".join([name, str(float(number) + 1), *rest]), *lines[2:]]) + "\n")
+    *before, number = lines[1].split(",")
+    changed.write_text("\n".join([lines[0], ",".join([*before, str(float(number) + 1)]), *lines[2:]]) + "\n")
     for end in together(
         commands([*options, "--output", str(tmp_path / "run")], own=([], ["--features", str(changed)]))
     ):
@@ -103,10 +103,8 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(
 @pytest.mark.slow
 def test_processes_without_a_seed_have_the_first_ones_entropy(options: list[str], tmp_path: Path) -> None:
     arguments = [option for option in options if option not in ("--seed", "7")]
-    ends = together(commands([*arguments, "--bounds-noise", "20", "--output", str(tmp_path / "run")]))
-    assert [end.code for end in ends] == [2, 2]  # --bounds is there, too
     at = arguments.index("--bounds")
-    arguments[at : at + 3] = ["--bounds-noise", "20"]
+    arguments[at : at + 3] = ["--bounds-noise", "1"]
     ends = together(commands([*arguments, "--output", str(tmp_path / "run")]))
     assert [end.code for end in ends] == [0, 0], ends
 

@@ -42,6 +42,11 @@ WITHOUT_EFFECT: list[tuple[type, list[str], dict[str, str]]] = [
             "accountant": "pld",
             "ledger": "x.json",
             "microbatch-size": "8",
+            "devices": "2",
+            "distributed": "",
+            "coordinator": "localhost:1234",
+            "num-processes": "2",
+            "process-id": "0",
         },
     ),
     (

@@ -13,10 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from of_several import ended, free_address, started, together
 
 import jaxdp
 from jaxdp import cli, pate
-from jaxdp.commands.pate import _pipeline
+from jaxdp.commands.pate import _pipeline, _teach
 from jaxdp.runs._folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no record of some class")
@@ -140,7 +141,7 @@ def test_a_run_broken_off_at_any_stage_ends_as_one_that_was_not(
     stage: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    save, erase, record = _pipeline.save_array, _pipeline.erase_keys, RunFolder.add_metrics
+    save, erase, record = _teach.save_array, _pipeline.erase_keys, RunFolder.add_metrics
 
     def in_teachers(path: Path, array: np.ndarray) -> None:
         save(path, array)
@@ -156,9 +157,9 @@ def test_a_run_broken_off_at_any_stage_ends_as_one_that_was_not(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(_pipeline, "_SECONDS_BETWEEN_SAVES", -1.0)
+        patch.setattr(_teach, "_SECONDS_BETWEEN_SAVES", -1.0)
         if stage == "teachers":
-            patch.setattr(_pipeline, "save_array", in_teachers)
+            patch.setattr(_teach, "save_array", in_teachers)
         elif stage == "labels":
             patch.setattr(_pipeline, "erase_keys", after_labels)
         else:
@@ -197,6 +198,84 @@ def test_a_run_killed_in_every_stage_ends_with_the_same_labels_and_ledger(finish
     assert not (folder / "summary.json").exists(), "the run ended before it was killed three times"
     subprocess.run([sys.executable, "-m", "jaxdp.cli", *command], check=True, **quiet)
     assert result(folder) == result(finished)
+
+
+def as_several(arguments: list[str], number: int = 2) -> list[list[str]]:
+    """The command of each process."""
+    meeting = [f"--coordinator={free_address()}", f"--num-processes={number}"]
+    return [["-m", "jaxdp.cli", *arguments, *meeting, f"--process-id={i}"] for i in range(number)]
+
+
+def test_two_processes_end_with_the_labels_of_one(finished: Path, tmp_path: Path) -> None:
+    first, second = together(as_several(options(tmp_path / "run")))
+    assert (first.code, second.code) == (0, 0), (first, second)
+    assert second.out == ""
+    assert result(tmp_path / "run") == result(finished)
+
+
+@pytest.mark.slow
+def test_two_processes_of_two_devices_end_with_the_labels_of_one_and_can_be_asked_again(
+    finished: Path, tmp_path: Path
+) -> None:
+    for arguments in (options(tmp_path / "run"), ["pate", f"--resume={tmp_path / 'run'}"]):
+        first, second = together(as_several(arguments), devices=2)
+        assert (first.code, second.code) == (0, 0), (first, second)
+        assert "differential privacy" in first.out
+        assert second.out == ""
+    assert result(tmp_path / "run") == result(finished)
+
+
+LONGER = {"teachers": 64, "teacher-batch-size": 8, "teacher-epochs": 3000, "threshold": 8}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_is_killed_costs_no_teacher_that_has_predicted(victim: int, tmp_path: Path) -> None:
+    cli.main(options(tmp_path / "whole", **LONGER))
+    run, predictions = tmp_path / "run", tmp_path / "run" / "private" / "predictions.npy"
+    both = started(as_several(options(run, **LONGER)))
+    while not predictions.exists():
+        assert both[0].poll() is None, "the teachers were trained before a process could be killed"
+        time.sleep(0.005)
+    both[victim].kill()
+    end = ended(both, within=60)[1 - victim]
+    assert end.code not in (0, -signal.SIGKILL), end
+    assert f"process {victim} has died" in end.err
+    assert f"this goes on: jaxdp pate --resume {run}" in end.err
+    kept = np.load(predictions)
+    done = kept[:, 0] >= 0
+    assert 0 < done.sum() < 64
+    cli.main(["pate", "--resume", str(run)])
+    np.testing.assert_array_equal(np.load(predictions)[done], kept[done])
+    assert result(run) == result(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_stops_both_and_any_number_goes_on(tmp_path: Path) -> None:
+    cli.main(options(tmp_path / "whole", **LONGER))
+    run = tmp_path / "run"
+    both = started(as_several(options(run, **LONGER)))
+    while not (run / "private" / "predictions.npy").exists():
+        assert both[0].poll() is None, "the teachers were trained before a signal could be sent"
+        time.sleep(0.005)
+    both[1].send_signal(signal.SIGTERM)
+    ends = ended(both, within=60)
+    assert [end.code for end in ends] == [130, 143], ends
+    for end in ends:
+        assert "jaxdp: interrupted; this goes on: jaxdp pate --resume" in end.err
+    assert 0 < (np.load(run / "private" / "predictions.npy")[:, 0] >= 0).sum() < 64
+    for each in together(as_several(["pate", f"--resume={run}"], 3)):
+        assert each.code == 0, each
+    assert result(run) == result(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_processes_that_disagree_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    first, second = as_several(options(tmp_path / "run"))
+    for end in together([first, [*second, "--teacher-lr=0.5", "--seed=4"]]):
+        assert end.code == 2, end
+        assert "disagree on --teacher-lr (process 1 against process 0), --seed (process 1" in end.err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

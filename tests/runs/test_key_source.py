@@ -35,6 +35,18 @@ def test_a_seed_gives_the_same_keys_to_the_same_run_and_others_to_any_other() ->
     )  # the whole of the key, where a seed of 32 bits fills half
 
 
+def test_of_one_entropy_every_process_has_the_same_keys_and_no_two_purposes_have() -> None:
+    first, second = (KeySource(None, "a run", Fingerprints(DATA), b"e" * 32) for _ in range(2))
+    another = KeySource(None, "a run", Fingerprints(DATA), b"f" * 32)
+    for purpose in ("run", "parameters"):
+        assert words(first.key(purpose)) == words(second.key(purpose))
+        assert first.nonce(purpose) == second.nonce(purpose)
+    keys = [words(each.key(purpose)) for each in (first, another) for purpose in ("run", "parameters")]
+    public = [words(each.public_key(purpose)) for each in (first, another) for purpose in ("run", "parameters")]
+    assert len({*keys, *public}) == 8
+    assert len({each.nonce(purpose) for each in (first, another) for purpose in ("run", "parameters")}) == 4
+
+
 def test_without_a_seed_every_key_and_nonce_is_new() -> None:
     alike = [source(seed=None) for _ in range(4)]
     assert len({words(each.key("run")) for each in alike}) == 4
@@ -56,6 +68,8 @@ def test_options_of_place_and_speed_leave_the_keys_alone_and_every_other_one_cou
         assert that_matter(replace(options, **folds)) != that_matter(options)
         assert that_matter(replace(options, delta=1e-6)) != that_matter(options)
     assert that_matter(TrainOptions(microbatch_size=5)) == that_matter(TrainOptions())
+    together = {"devices": 2, "distributed": True, "coordinator": "host:1", "num_processes": 3, "process_id": 1}
+    assert that_matter(TrainOptions(**together)) == that_matter(TrainOptions())
     assert that_matter(TrainOptions(folds=3, fold=1)) != that_matter(TrainOptions(folds=3, fold=2))
     plan = {"steps": 3, "run": {"noise_multiplier": 1.0, "microbatch_size": 5}}
     assert plan_that_matters(plan) == plan_that_matters({**plan, "run": {**plan["run"], "microbatch_size": None}})

@@ -16,6 +16,7 @@ from ...pate.aggregators import (
     LaplaceNoisyMax,
 )
 from .._effects import Effect, check_effects
+from .._one_of_several import Coordinator, Distributed, NumProcesses, OneOfSeveral, ProcessId
 from .._options import check_given, check_holdout, check_seed, flag
 
 _AGGREGATORS: dict[str, tuple[type[Aggregator], dict[str, str]]] = {  # by name: the value's type, its fields by option
@@ -94,7 +95,7 @@ class MechanismOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PateOptions(MechanismOptions):
+class PateOptions(MechanismOptions, OneOfSeveral):
     """Teachers on private shards, votes under noise, and a student on public examples: the whole of PATE on images.
 
     The training set is private. The first --public test images are public and unlabelled: some are labelled by the teachers, and
@@ -136,11 +137,15 @@ class PateOptions(MechanismOptions):
     seed: int | None = None
     """for repeatable experiments: whoever knows it can subtract the noise; by default the operating system's entropy"""
     device: Literal["auto", "cpu", "gpu", "tpu"] = "auto"
-    """where to train; auto takes the best there is"""
+    """where to train; auto takes the best there is; the teachers are divided over all devices of that kind"""
+    distributed: Distributed = False
+    coordinator: Coordinator = None
+    num_processes: NumProcesses = None
+    process_id: ProcessId = None
     output: Path | None = None
     """folder for this run's results; runs/DATASET-pate-TIME if not given"""
     resume: Path | None = None
-    """folder of an interrupted run to go on with, under the options it was started with"""
+    """folder of an interrupted run to go on with, under the options it was started with (devices and processes may be others)"""
 
     def check(self) -> None:
         """Refuse values out of range, with the flag's name, the value and the fix."""
@@ -163,6 +168,7 @@ class PateOptions(MechanismOptions):
         check_given(self, _checks.positive, positives)
         check_holdout(self.holdout)
         check_seed(self.seed)
+        self.check_processes()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,11 @@ subtracted, and the statement says so.
 """
 
 import importlib.metadata
+import json
 import shlex
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,16 +25,17 @@ from rich.console import Console
 
 from ... import _checks, data as datasets
 from ..._errors import UsageError
-from ..._interrupts import asked_to_stop, resumable, stop_here
-from ...data import Classes
+from ..._interrupts import Interrupted, resumable, stop_here
+from ..._processes import agree, all_well, by_itself, connected, from_first, is_first, on_first, several, versions
+from ...data._tfds import no_progress
 from ...dpsgd._step import TrainState
-from ...models import Classifier, classifier
+from ...models import Classifier
 from ...pate._budget import within_budget
-from ...pate._graph import graph_coordinates, spread_labels
+from ...pate._graph import spread_labels
 from ...pate._shards import size_of_shards
-from ...pate._teachers import Ensemble, check_batch_size, predicted_classes
+from ...pate._teachers import check_batch_size
 from ...runs._checkpoint import Checkpoint, CheckpointFolder, save_model
-from ...runs._device import check_room, in_words, use_device
+from ...runs._device import in_words, use_device
 from ...runs._finished import FinishedRun, load_run
 from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path
 from ...runs._key_source import KeySource
@@ -41,18 +43,17 @@ from ...runs._loop import Loop, Totals
 from ...runs._report import progress_display, rows_shown
 from .. import _options
 from .._options import that_matter
+from ._coordinates import Coordinates, check_graph
+from ._keys import KEYS, SECRET, erase_keys, read_key, write_keys
 from ._options import PateOptions
 from ._plots import plot_student
 from ._predictions import read_labels
-from ._recipe import Teaching, distorting_teaching, linear_teaching, student_model, student_step, teacher_optimizer
+from ._recipe import student_model, student_step
 from ._release import publish, release, write
 from ._report import summary_table
+from ._teach import rows_of_queries, teach
 
 _EVALUATIONS = 10  # of the student
-_SECONDS_BETWEEN_SAVES = 1.0
-_NEIGHBOURS, _DIMENSIONS, _LEAST_PUBLIC = 10, 20, 2  # of the graph
-_SECRET = ("teachers", "noise")  # of the keys
-_KEYS = (*_SECRET, "queries", "student", "first_student")
 _PUBLISHED = (
     "dataset",
     "model",
@@ -87,42 +88,74 @@ def run_pate(options: PateOptions, console: Console | None = None) -> FinishedRu
 
     Raises:
         UsageError: for anything in the options, the data or the folder that makes the run impossible or its epsilon
-            untrue: before anything is compiled, but where no answer can be had.
+            untrue: before anything is compiled, but where no answer can be had. With several processes also for what they
+            disagree on.
     """
+    return load_run(pate_in_folder(options, console))
+
+
+def pate_in_folder(options: PateOptions, console: Console | None = None) -> Path:
+    """The same, for the folder of the run alone: of several processes, only the first one needs to see it."""
     options.check()
-    device = use_device(options.device)
-    data = datasets.hold_back(datasets.load(options.dataset, options.data_dir, progress=rows_shown), options.holdout)
+    started = time.perf_counter()
+    with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
+        console = (console or Console()) if is_first() else Console(quiet=True)
+        agree({**_options.facts_of(options), **versions()})
+        device = all_well(lambda: use_device(options.device))
+        data, public = all_well(lambda: _prepared(options, device))
+        if several():
+            agree({"the data": datasets.fingerprint(*data[1:5], secret=b"of several processes")})
+        folder = on_first(lambda: _opened(options, data, held))
+        path, finished = json.loads(from_first(lambda: _told(folder)))
+        folder = RunFolder(Path(path))
+        if not finished:
+            _Job(options, folder, data, public, device, console, started).run()
+        if is_first():
+            _show(folder, console)
+        return folder.path
+
+
+def _prepared(options: PateOptions, device: Any) -> tuple[datasets.Dataset, int]:
+    """The data, and how many of its test images are public; refuses what can't be done with them."""
+    progress = rows_shown if is_first() else no_progress
+    data = datasets.hold_back(datasets.load(options.dataset, options.data_dir, progress=progress), options.holdout)
     public = _public(options, data)
     if "graph" in (options.teacher_model, options.student):
-        _check_graph(data, public, device)
+        check_graph(data, public, device)
     _checks.delta(options.delta, len(data.train_labels))
     check_batch_size(options.teacher_batch_size, size_of_shards(len(data.train_labels), options.teachers))
     within_budget(
         np.ones(1, bool), options.mechanism(options.teachers), epsilon=options.target_epsilon, delta=options.delta
     )
+    return data, public
+
+
+def _opened(options: PateOptions, data: datasets.Dataset, held: ExitStack) -> RunFolder:
+    """The folder of the run, new or found, and locked where there is something left to do."""
     fingerprint = lambda secret: datasets.fingerprint(*data[1:5], secret=secret)
-    console = console or Console()
     if options.resume is None:
         folder = RunFolder.create(options.output or new_path(f"{options.dataset.replace('/', '-')}-pate"))
-    else:
-        folder = RunFolder.existing(options.resume)
-        with as_written(folder.path / "config.json"):
-            _options.check_resumed(folder.path, folder.options(), options)
-    with nullcontext() if folder.is_finished else folder.locked():
-        if options.resume is None:
-            _start(folder, options, data, fingerprint)
-        if not folder.is_finished:
-            if not folder.is_trained:  # of which the fingerprint may be erased already
-                folder.check_data(fingerprint)
-            with resumable(f"jaxdp pate --resume {shlex.quote(str(folder.path))}"):
-                _Job(options, folder, data, public, device, console, time.perf_counter()).run()
-    _show(folder, console)
-    return load_run(folder.path)
+        held.enter_context(folder.locked())
+        _start(folder, options, data, fingerprint)
+        return folder
+    folder = RunFolder.existing(options.resume)
+    with as_written(folder.path / "config.json"):
+        _options.check_resumed(folder.path, folder.options(), options)
+    if not folder.is_finished:
+        held.enter_context(folder.locked())
+    if not folder.is_finished and not folder.is_trained:  # else the fingerprint may be erased already
+        folder.check_data(fingerprint)
+    return folder
+
+
+def _told(folder: RunFolder | None) -> bytes:
+    assert folder is not None
+    return json.dumps([str(folder.path), folder.is_finished]).encode()
 
 
 @dataclass
 class _Job:
-    """A run under way."""
+    """A run under way. Several processes train the teachers; what follows is done by the first one alone."""
 
     options: PateOptions
     folder: RunFolder
@@ -135,17 +168,40 @@ class _Job:
     def run(self) -> None:
         """Do what is not done yet."""
         model = student_model(self.data.num_classes, self.data.train_images.shape[1:])
-        if not (self.folder.path / "labels.csv").exists():
-            self._label(model, self._teach(model))
-        erase_keys(self.folder, "teachers", "noise")
+        go_on = ("jaxdp pate --resume", shlex.quote(str(self.folder.path)), *self.options.of_several_typed)
+        with resumable(" ".join(go_on)):
+            labelled = from_first(lambda: b"labelled" if (self.folder.path / "labels.csv").exists() else b"")
+            predictions = None
+            if not labelled:
+                predictions = teach(self.options, self.data, model, self._coordinates, self.console)
+            if from_first(lambda: self._finished(model, predictions)):
+                raise Interrupted
+
+    def _finished(self, model: Classifier, predictions: Int[np.ndarray, "teachers queries"] | None) -> bytes:
+        """Nothing once all is done, and else what has broken it off, as all processes are to hear."""
+        try:
+            with by_itself():
+                self._finish(model, predictions)
+        except Interrupted:
+            return b"interrupted"
+        return b""
+
+    def _finish(self, model: Classifier, predictions: Int[np.ndarray, "teachers queries"] | None) -> None:
+        """Do what is not done yet once the teachers have predicted; without predictions there are labels."""
+        if predictions is not None:
+            self._label(model, predictions)
+        erase_keys(self.folder, *SECRET)
         publish(self.folder, self._notes())
         if not self.folder.is_trained:
             self._learn(model)
-        for path in self._paths_of_coordinates:
-            path.unlink(missing_ok=True)
-        erase_keys(self.folder, *_KEYS)
+        self._coordinates.erase()
+        erase_keys(self.folder, *KEYS)
         self.folder.erase()
         self._publish()
+
+    @cached_property
+    def _coordinates(self) -> Coordinates:
+        return Coordinates(self.folder, self.data, self.public)
 
     def _notes(self) -> tuple[str, ...]:
         """The statement's notes beside what follows from the labels."""
@@ -155,80 +211,12 @@ class _Job:
             notes = (*notes, _OF_PUBLIC_COORDINATES)
         return notes if self.options.holdout == 0 else (*notes, _HELD_BACK)
 
-    @cached_property
-    def _queries(self) -> Int[np.ndarray, " queries"]:
-        """The public images that the teachers are asked about."""
-        order = jax.random.permutation(read_key(self.folder, "queries"), self.public)
-        return np.asarray(order[: self.options.queries])
-
-    @property
-    def _paths_of_coordinates(self) -> tuple[Path, Path]:
-        return self.folder.private / "public-coordinates.npy", self.folder.private / "private-coordinates.npy"
-
-    @cached_property
-    def _coordinates(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of the public images and of the private ones, in the graph of the public ones; a resumed run has the same."""
-        paths = self._paths_of_coordinates
-        if not paths[1].exists():
-            public, private = (
-                _scattering(self.data).prepare(images, progress=rows_shown)
-                for images in (self.data.test_images[: self.public], self.data.train_images)
-            )
-            neighbours, dimensions = min(_NEIGHBOURS, self.public - 1), min(_DIMENSIONS, self.public - 1)
-            found = graph_coordinates(public, private, neighbours=neighbours, dimensions=dimensions)
-            for path, array in zip(paths, found, strict=True):
-                save_array(path, array)
-        return np.load(paths[0]), np.load(paths[1])
-
-    def _teaching(self, model: Classifier) -> tuple[Teaching, np.ndarray, np.ndarray]:
-        """What the teachers are, what they see of the private records, and of the queries."""
-        if self.options.teacher_model == "strided":
-            return distorting_teaching(model), self.data.train_images, self.data.test_images[self._queries]
-        public, private = self._coordinates
-        return linear_teaching(self.data.num_classes, private.shape[1]), private, public[self._queries]
-
-    def _teach(self, model: Classifier) -> Int[np.ndarray, "teachers queries"]:
-        """Train the teachers that have not predicted yet; what they predict for the queries."""
-        options, path = self.options, self.folder.path / PRIVATE / "predictions.npy"
-        teaching, records, queries = self._teaching(model)
-        found = np.full((options.teachers, options.queries), -1, np.int32)
-        if path.exists():
-            found = np.load(path)
-        left = np.flatnonzero(found[:, 0] < 0)
-        ensemble = Ensemble(
-            teaching.loss,
-            teaching.init,
-            (records, self.data.train_labels),
-            options.teachers,
-            teacher_optimizer(options, len(self.data.train_labels)),
-            options.teacher_epochs,
-            options.teacher_batch_size,
-            read_key(self.folder, "teachers"),
-            finish=predicted_classes(teaching.logits, queries),
-        )
-        saved_at, done = time.monotonic(), options.teachers - len(left)
-        with progress_display(self.console, options.teachers, done) as display:
-            for part in ensemble.train(left.tolist()):
-                found[left[: len(part)]] = part
-                left, done = left[len(part) :], done + len(part)
-                if time.monotonic() - saved_at > _SECONDS_BETWEEN_SAVES or not len(left) or asked_to_stop():
-                    save_array(path, found)
-                    saved_at = time.monotonic()
-                    stop_here()
-                display.update(done, "teachers trained")
-            accuracy = np.mean(found == self.data.test_labels[self._queries], axis=1)
-            display.end_of_epoch(
-                f"{done} teachers of {ensemble.shards.shape[1]} images, accuracy {accuracy.mean():.2%} "
-                f"({accuracy.min():.2%} to {accuracy.max():.2%}) on the queries, by labels that the run doesn't use"
-            )
-        return found
-
     def _label(self, model: Classifier, predictions: Int[np.ndarray, "teachers queries"]) -> None:
         """Let the teachers vote, and write what is released."""
         options = self.options
         released = release(
             predictions,
-            self._queries,
+            rows_of_queries(self.folder, options, self.public),
             options.mechanism(options.teachers),
             num_classes=self.data.num_classes,
             delta=options.delta,
@@ -269,7 +257,7 @@ class _Job:
         """The answers as labels of all public images, or what the graph makes of them; -1 where there is none."""
         labels = np.full(self.public, -1, np.int32)
         labels[rows] = answers
-        return spread_labels(self._coordinates[0], labels) if self.options.student == "graph" else labels
+        return spread_labels(self._coordinates.both[0], labels) if self.options.student == "graph" else labels
 
     def _learn(self, model: Classifier) -> None:
         """Train the student, and write what came out."""
@@ -373,62 +361,18 @@ def _public(options: PateOptions, data: datasets.Dataset) -> int:
     return public
 
 
-def _scattering(data: datasets.Dataset) -> Classifier:
-    """Which makes the features that the graph joins images by."""
-    return classifier(
-        "scattering", Classes(data.num_classes), input_shape=data.train_images.shape[1:], input_dtype=np.uint8
-    )
-
-
-def _check_graph(data: datasets.Dataset, public: int, device: Any) -> None:
-    """Refuse images of which no graph can be made."""
-    instead = "or --teacher-model strided --student fixmatch, which need none"
-    if public < _LEAST_PUBLIC:
-        raise UsageError(f"--public={public} makes no graph: give at least {_LEAST_PUBLIC}, {instead}")
-    try:
-        model = _scattering(data)
-    except UsageError as error:
-        raise UsageError(f"no graph of these images: {error}, {instead}") from error
-    check_room(device, model, data.train_images, data.test_images[:public], fix=f"give smaller images, {instead}")
-
-
 def _start(
     folder: RunFolder, options: PateOptions, data: datasets.Dataset, fingerprint: Callable[[bytes], str]
 ) -> None:
     folder.refuse_begun()  # before its keys are written over
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
     source = KeySource(options.seed, ["pate", that_matter(options)], datasets.Fingerprints(data[1:5]))
-    keys = {name: source.key(name) if name in _SECRET else source.public_key(name) for name in _KEYS}
-    folder.write_json(f"{PRIVATE}/keys.json", {name: jax.random.key_data(key).tolist() for name, key in keys.items()})
+    write_keys(folder, source)
     config = {
         "command": "pate",
-        "options": _options.to_dict(replace(options, seed=None)),
+        "options": _options.to_dict(replace(_options.alone(options), seed=None)),
         "network": student_model(data.num_classes, data.train_images.shape[1:]).described,
         "nonce": source.nonce("noise"),
         "versions": versions,
     }
     folder.begin(config, options.seed, fingerprint)
-
-
-def read_key(folder: RunFolder, name: str) -> Any:
-    """One of the run's keys."""
-    words = folder.read_json(f"{PRIVATE}/keys.json")[name]
-    if words is None:
-        raise UsageError(
-            f"{folder.path} has erased its key of the {name}, and is not finished with them: start the run anew"
-        )
-    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32))
-
-
-def erase_keys(folder: RunFolder, *names: str) -> None:
-    """Forget keys that are not needed any more."""
-    keys = folder.read_json(f"{PRIVATE}/keys.json")
-    folder.write_json(f"{PRIVATE}/keys.json", {name: None if name in names else words for name, words in keys.items()})
-
-
-def save_array(path: Path, array: np.ndarray) -> None:
-    """Write a .npy file, all or nothing."""
-    temporary = path.with_suffix(".tmp.npy")
-    np.save(temporary, array)
-    close_to_others(temporary)
-    temporary.replace(path)

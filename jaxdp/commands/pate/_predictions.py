@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int
 
 from ..._errors import UsageError
 from ...pate._votes import check_predictions
+from ...runs._folder import close_to_others
 
 _HEADER = ("example", "label", "answered")
 _UNREADABLE = (OSError, ValueError, OverflowError, csv.Error)
@@ -100,3 +101,11 @@ def read_labels(
             f"--labels={path} can't be read ({error}): give the labels.csv of `jaxdp pate label`"
         ) from error
     return asked, labels, answered
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """Write a .npy file, all or nothing."""
+    temporary = path.with_suffix(".tmp.npy")
+    np.save(temporary, array)
+    close_to_others(temporary)
+    temporary.replace(path)

@@ -8,10 +8,10 @@ import tyro
 
 from ... import _checks
 from ..._errors import UsageError
-from ..._processes import Meeting
 from ...data._table import MOA_CATEGORIES
 from ...models import MODELS, check_model, models_for, options_of, sees_pixels, suits
 from .._effects import CUTTING, Effect, check_effects
+from .._one_of_several import Coordinator, Distributed, NumProcesses, OneOfSeveral, ProcessId
 from .._options import check_given, check_holdout, check_seed
 from .._sampling import SamplingName
 from ._recipe import RECIPES, Recipe, recipe_for, recipe_named
@@ -94,7 +94,7 @@ def _has_layers(run: "TrainOptions") -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions:
+class TrainOptions(OneOfSeveral):
     """Options of a training run. Those left at None are filled in by the recipe for the model (`jaxdp train --help`)."""
 
     dataset: str = "mnist"
@@ -198,15 +198,10 @@ class TrainOptions:
     """where to train; auto takes the best there is"""
     devices: int | None = None
     """how many devices of that kind, of each process, divide the work of a step; all by default, one with --no-dp"""
-    distributed: bool = False
-    """be one of several processes that train one model, all started with the same command; they find each other where JAX knows
-    the cluster (SLURM, Open MPI, GKE, Cloud TPU), and else by the next three"""
-    coordinator: str | None = None
-    """HOST:PORT at which process 0 waits for the others; implies --distributed"""
-    num_processes: int | None = None
-    """with --coordinator: how many processes there are"""
-    process_id: int | None = None
-    """with --coordinator: which one this is, counted from 0; process 0 writes the folder and shows how far it is"""
+    distributed: Distributed = False
+    coordinator: Coordinator = None
+    num_processes: NumProcesses = None
+    process_id: ProcessId = None
     output: Path | None = None
     """folder for this run's results; runs/DATASET-MODEL-TIME if not given"""
     resume: Path | None = None
@@ -230,24 +225,6 @@ class TrainOptions:
     def is_table(self) -> bool:
         """Whether the data are a table, which `features` and `targets` name, and not a data set with a name."""
         return self.dataset == "csv"
-
-    @property
-    def of_several(self) -> bool:
-        """Whether this is one of several processes."""
-        return self.distributed or self.coordinator is not None
-
-    @property
-    def meeting(self) -> Meeting:
-        """Where the processes find each other."""
-        return Meeting(self.coordinator, self.num_processes, self.process_id)
-
-    @property
-    def of_several_typed(self) -> tuple[str, ...]:
-        """The same as it is typed."""
-        if self.coordinator is None:
-            return ("--distributed",) if self.distributed else ()
-        given = {"coordinator": self.coordinator, "num-processes": self.num_processes, "process-id": self.process_id}
-        return tuple(f"--{name} {value}" for name, value in given.items())
 
     def check(self) -> None:
         """Refuse values out of range, with the flag's name, the value and the fix; and options without effect."""
@@ -298,24 +275,7 @@ class TrainOptions:
             self._check_privacy()
 
     def _check_processes(self) -> None:
-        given = (self.coordinator, self.num_processes, self.process_id)
-        if given != (None, None, None) and None in given:
-            raise UsageError(
-                f"--coordinator={self.coordinator} --num-processes={self.num_processes} --process-id={self.process_id}: give all "
-                "three, or --distributed alone where JAX knows the cluster"
-            )
-        if self.coordinator is not None:
-            host, _, port = self.coordinator.rpartition(":")
-            if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-                raise UsageError(f"--coordinator={self.coordinator} must be HOST:PORT, such as 10.0.0.1:1234")
-        if (
-            self.num_processes is not None
-            and self.process_id is not None
-            and not 0 <= self.process_id < self.num_processes
-        ):
-            raise UsageError(
-                f"--process-id={self.process_id} must be one of --num-processes={self.num_processes}, counted from 0"
-            )
+        self.check_processes()
         if self.of_several and self.folds is not None and self.fold is None:
             raise UsageError(
                 f"--folds={self.folds} with several processes: they train one model together; give --fold for one after the other"

@@ -1,18 +1,25 @@
-"""Whether a data set is read into memory or from disk as it is drawn, and what a run from disk says of it."""
+"""Whether a data set is read into memory or from disk as it is drawn, what a run has of it, and what it says of that."""
+
+from typing import Any
+
+import jax
+import numpy as np
 
 from ... import data as datasets
 from ..._errors import UsageError
-from ..._processes import gathered
+from ..._processes import gathered, is_first
 from ...data import Labelled, OnDisk
-from ...data._on_disk import on_disk
-from ...data._tfds import Prepared, Progress
+from ...data._on_disk import columns, on_disk
+from ...data._tfds import Prepared, Progress, no_progress
 from ...models import sees_pixels
 from ...reading import Source
 from ...runs._device import memory_of
 from ...runs._devices import Devices
 from ...runs._loop import Loop
 from ...runs._memory import memory_of_process
+from ...runs._report import rows_shown
 from ._options import TrainOptions
+from ._problem import Problem
 
 _PART_FOR_DATA = 1 / 3  # decoding holds the data twice, and Python, the compiler and the model want the rest
 _WAITED_TOO_LONG = 0.1  # of the time of an epoch
@@ -50,6 +57,20 @@ def read(options: TrainOptions, devices: Devices, progress: Progress) -> tuple[L
     return data, _in_words(options, prepared, room)
 
 
+def steps_take(problem: Problem, devices: Devices) -> Any:
+    """Inputs as the model has them, with labels, on every device; or the records where they lie."""
+    if isinstance(problem.train, Source) and not problem.model.prepares:
+        return problem.train
+    inputs, labels = columns(problem.train)
+    return devices.everywhere((_prepared(problem, inputs), labels[:]))
+
+
+def evaluation_takes(problem: Problem) -> tuple[Any, np.ndarray]:
+    """Inputs to evaluate on as the model has them, or what reads them in part, with labels."""
+    inputs, labels = columns(problem.test)
+    return _prepared(problem, inputs), labels[:]
+
+
 def waits(loop: Loop) -> str | None:
     """A line where steps have waited for records, and not records for steps."""
     waited, seconds = loop.last_epoch
@@ -59,6 +80,12 @@ def waits(loop: Loop) -> str | None:
         f"steps wait for records, {waited / seconds:.0%} of the time of this epoch: reading and decoding are what limits "
         "them; a faster disk, or more CPU cores to decode on, would help"
     )
+
+
+def _prepared(problem: Problem, inputs: Any) -> Any:
+    """Inputs as the model takes them."""
+    progress = rows_shown if is_first() else no_progress
+    return jax.block_until_ready(problem.model.prepare(inputs, progress=progress))
 
 
 def _room(devices: Devices) -> float | None:

@@ -7,8 +7,8 @@ from typing import Any
 from ...accounting import Ledger, accountants_of, statement
 from ...dpsgd._run import DPSGD
 from ...dpsgd._step import TrainState
-from ...runs._checkpoint import save_model
-from ...runs._devices import Devices, here
+from ...runs._checkpoint import here, save_model
+from ...runs._devices import Devices
 from ...runs._folder import PRIVATE, RunFolder, close_to_others
 from ...runs._loop import Loop
 from ...runs._plots import plot_epsilon, plot_metrics

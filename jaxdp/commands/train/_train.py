@@ -1,6 +1,5 @@
 """`train`: from options to a finished run in a folder."""
 
-import importlib.metadata
 import json
 import os
 import secrets
@@ -12,37 +11,35 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from rich.console import Console
 
 from ..._errors import UsageError
 from ..._interrupts import resumable
-from ..._processes import agree, all_well, connected, from_first, is_first, on_first, several
+from ..._processes import agree, all_well, connected, from_first, is_first, on_first, several, versions
 from ...accounting import Ledger
-from ...data._on_disk import columns
 from ...data._tfds import no_progress
 from ...dpsgd._run import DPSGD
 from ...dpsgd._step import TrainState
 from ...models import augmented
 from ...reading import Source
-from ...runs._checkpoint import Checkpoint, CheckpointFolder, of_first
+from ...runs._checkpoint import Checkpoint, CheckpointFolder, here, of_first
 from ...runs._device import check_room
-from ...runs._devices import Devices, here, use_devices
+from ...runs._devices import Devices, use_devices
 from ...runs._finished import FinishedRun, load_run
 from ...runs._folder import RunFolder, as_written, new_path
 from ...runs._key_source import KeySource, nonce_as_words
 from ...runs._loop import Loop, Totals
 from ...runs._report import ProgressDisplay, progress_display, rows_shown
 from .. import _options
-from .._options import from_dict, plan_that_matters, that_matter
 from .._sampling import cut_nearly_always
+from ._config import config_of, keys_of
 from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
 from ._plan import Plan, resolve_plan
 from ._problem import Problem, problem_of
-from ._reading import read, waits
+from ._reading import evaluation_takes, read, steps_take, waits
 from ._recipe import overruled
 from ._report import status_line, summary_table
 from ._results import Results
@@ -73,7 +70,7 @@ def train_in_folder(options: TrainOptions, console: Console | None = None) -> Pa
     started = time.perf_counter()
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
         console = (console or Console()) if is_first() else Console(quiet=True)
-        agree({**_options.facts_of(options), **_versions()})
+        agree({**_options.facts_of(options), **versions()})
         devices = all_well(lambda: use_devices(options.device, options.devices if options.dp else 1))
         devices.connect()
         entropy = from_first(lambda: os.urandom(32)) if several() else None
@@ -106,9 +103,9 @@ def _new(options: TrainOptions, setting: _Setting) -> Path:
         return problem, spent_before, resolve_plan(options, problem.examples, spent_before)
 
     problem, spent_before, plan = all_well(prepared)
-    config = _config(options, plan, problem, spent_before)
+    config = config_of(options, plan, problem, spent_before)
     secret = from_first(lambda: secrets.token_bytes(32))
-    _agree_on_data(problem, secret, _keys(options, config, problem, setting.entropy))
+    _agree_on_data(problem, secret, keys_of(options, config, problem, setting.entropy))
 
     def begun() -> RunFolder:
         folder = RunFolder.create(_path_for(options))
@@ -146,7 +143,7 @@ def _resumed(options: TrainOptions, setting: _Setting) -> Path:
     job = _job(options, setting, folder, problem)
     if not job.is_trained:  # of which the fingerprint may be erased already
         secret = from_first(lambda: job.folder.secret)
-        _agree_on_data(problem, secret, _keys(options, job.config, problem, setting.entropy))
+        _agree_on_data(problem, secret, keys_of(options, job.config, problem, setting.entropy))
         on_first(lambda: job.folder.check_data(problem.fingerprint))
     return job.run()
 
@@ -168,11 +165,6 @@ def _agree_on_data(problem: Problem, secret: bytes, keys: KeySource) -> None:
         problem.fingerprint.expect(each)
     if several():
         agree({"the data": all_well(lambda: problem.fingerprint(secret))})
-
-
-def _keys(options: TrainOptions, config: dict[str, Any], problem: Problem, entropy: bytes | None) -> KeySource:
-    """Where the keys of a run come from, by its config as it is or will be written."""
-    return KeySource(options.seed, _described(json.loads(json.dumps(config))), problem.fingerprint, entropy)
 
 
 def _check_room(devices: Devices, problem: Problem) -> None:
@@ -247,7 +239,7 @@ class _Job:
 
     def _begun(self, step: Any, checkpoints: CheckpointFolder | None) -> tuple[Checkpoint, bool]:
         """From where to go on: the newest checkpoint, or the state before the first step; and whether it has stopped there."""
-        keys = _keys(self.options, self.config, self.problem, self.setting.entropy)
+        keys = keys_of(self.options, self.config, self.problem, self.setting.entropy)
         fresh = step.init(self.problem.model.init(keys.key("parameters")), keys.key("run"))
         nonce = None if self.plan.run is None else nonce_as_words(self.config["nonce"])
         fresh = _checkpoint(fresh._replace(spent_before=self.spent_before, nonce=nonce), Totals())
@@ -284,7 +276,8 @@ class _Job:
         step, devices = self._step(), self.setting.devices
         start, stopped = self._begun(step, checkpoints)
         state = devices.holding(start.state)
-        data, test = self._data(), on_first(self._test_data)
+        data = steps_take(self.problem, devices)
+        test = on_first(lambda: evaluation_takes(self.problem))
         with ExitStack() as opened, progress_display(self.setting.console, self.plan.steps, state.step) as display:
 
             def save(state: TrainState, totals: Totals) -> None:
@@ -319,18 +312,6 @@ class _Job:
                 raise UsageError(f"{error}; what was trained is kept: to go on, {self._to_go_on}") from error
         return loop, state
 
-    def _data(self) -> Any:
-        """What steps take: inputs as the model has them, with labels, on every device; or the records where they lie."""
-        if isinstance(self.problem.train, Source) and not self.problem.model.prepares:
-            return self.problem.train
-        inputs, labels = columns(self.problem.train)
-        return self.setting.devices.everywhere((self._prepared(inputs), labels[:]))
-
-    def _test_data(self) -> tuple[Any, np.ndarray]:
-        """Inputs to evaluate on as the model has them, with labels."""
-        inputs, labels = columns(self.problem.test)
-        return self._prepared(inputs), labels[:]
-
     def _evaluated(self, state: TrainState, test: tuple[Any, np.ndarray] | None) -> dict[str, float]:
         """The model on the examples that it is not trained on."""
         assert test is not None
@@ -343,12 +324,6 @@ class _Job:
         if not self.told_of_waiting and (line := waits(loop)):
             self.setting.console.print(line, highlight=False, soft_wrap=True)
             self.told_of_waiting = True
-
-    def _prepared(self, inputs: Any) -> Any:
-        """Inputs as the model takes them."""
-        return jax.block_until_ready(
-            self.problem.model.prepare(inputs, progress=rows_shown if is_first() else no_progress)
-        )
 
     def _has_stopped(self) -> bool:
         """Whether the loss on examples held back has been no better for --patience epochs."""
@@ -428,29 +403,3 @@ def _problem(options: TrainOptions, setting: _Setting, spent_before: Ledger) -> 
     if said is not None:
         setting.console.print(said, highlight=False, soft_wrap=True)
     return problem_of(data, options, progress=progress)
-
-
-def _config(options: TrainOptions, plan: Plan, problem: Problem, spent_before: Ledger) -> dict[str, Any]:
-    """The part of a run that is published before it begins: neither its seed nor anything that the data tell for nothing."""
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
-    config = {
-        "options": _options.to_dict(replace(options, seed=None, **_options.ALONE)),
-        "plan": {**vars(plan), "run": plan.run.to_dict() if plan.run else None},
-        "spent_before": spent_before.to_dict(),
-        "model": problem.described,
-        "network": problem.model.described,
-        "versions": versions,
-    }
-    return {**config, "nonce": _keys(options, config, problem, None).nonce("run")}
-
-
-def _versions() -> dict[str, str]:
-    """Of the packages on which it depends what a process computes."""
-    names = ("jax", "jaxlib", "flax", "optax", "dp-accounting", "jaxdp-privacy")
-    return {f"the version of {name}": importlib.metadata.version(name) for name in names}
-
-
-def _described(config: dict[str, Any]) -> Any:
-    """The description that a run's draws depend on, beside its seed and its data, from its config as it was read."""
-    options = that_matter(from_dict(TrainOptions, config["options"]))
-    return [options, plan_that_matters(config["plan"]), config["spent_before"], config["model"]]

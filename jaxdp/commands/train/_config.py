@@ -1,0 +1,40 @@
+"""What is written of a run before it begins, and what of that its draws depend on."""
+
+import importlib.metadata
+import json
+from dataclasses import replace
+from typing import Any
+
+from ...accounting import Ledger
+from ...runs._key_source import KeySource
+from .. import _options
+from .._options import from_dict, plan_that_matters, that_matter
+from ._options import TrainOptions
+from ._plan import Plan
+from ._problem import Problem
+
+
+def config_of(options: TrainOptions, plan: Plan, problem: Problem, spent_before: Ledger) -> dict[str, Any]:
+    """The part of a run that is published before it begins: neither its seed nor anything that the data tell for nothing."""
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
+    config = {
+        "options": _options.to_dict(replace(_options.alone(options), seed=None)),
+        "plan": {**vars(plan), "run": plan.run.to_dict() if plan.run else None},
+        "spent_before": spent_before.to_dict(),
+        "model": problem.described,
+        "network": problem.model.described,
+        "versions": versions,
+    }
+    return {**config, "nonce": keys_of(options, config, problem, None).nonce("run")}
+
+
+def keys_of(options: TrainOptions, config: dict[str, Any], problem: Problem, entropy: bytes | None) -> KeySource:
+    """Where the keys of a run come from, by its config as it is or will be written; `entropy` is as `KeySource` takes it."""
+    description = described(json.loads(json.dumps(config)))
+    return KeySource(options.seed, description, problem.fingerprint, entropy)
+
+
+def described(config: dict[str, Any]) -> Any:
+    """The description that a run's draws depend on, beside its seed and its data, from its config as it was read."""
+    options = that_matter(from_dict(TrainOptions, config["options"]))
+    return [options, plan_that_matters(config["plan"]), config["spent_before"], config["model"]]
