@@ -17,7 +17,7 @@ ALONE: dict[str, Any] = {  # where a process runs on all of its devices and with
     "num_processes": None,
     "process_id": None,
 }
-_MAY_CHANGE = ("output", "resume", "device", "microbatch_size", *ALONE)  # when a run is resumed
+_MAY_CHANGE = ("output", "resume", "device", "microbatch_size", "reading", *ALONE)  # when a run is resumed
 _PLACE_AND_SPEED = (*_MAY_CHANGE, "seed")  # on which no draw depends
 _ITS_OWN = (
     "output",

@@ -3,15 +3,18 @@ with binary targets from CSV files, and data sets of one's own.
 
 A `Dataset` of images and a `Table` are read by their own functions; each becomes a `Labelled` data set, which is what training
 takes: inputs, labels, and a `Task` that says what labels mean, which loss they have and how predictions are evaluated. A data set
-of one's own is a line in `DATASETS`.
+of one's own is a line in `DATASETS`. A TFDS data set that doesn't fit in memory is an `OnDisk` one, read as it is drawn.
 """
 
 from ._csv import Columns as Columns, read_columns as read_columns
-from ._dataset import Dataset as Dataset, fingerprint as fingerprint, hold_back as hold_back
-from ._labelled import Labelled as Labelled
-from ._load import DATASETS as DATASETS, load as load, load_labelled as load_labelled
+from ._dataset import Dataset as Dataset
+from ._fingerprint import Fingerprints as Fingerprints, fingerprint as fingerprint
+from ._holding_back import hold_back as hold_back
+from ._labelled import Labelled as Labelled, Records as Records
+from ._load import DATASETS as DATASETS, load as load, load_labelled as load_labelled, prepared as prepared
 from ._lookalike import write_lookalike as write_lookalike
 from ._mnist import load_mnist as load_mnist
+from ._on_disk import Column as Column, OnDisk as OnDisk
 from ._scaling import (
     Bounds as Bounds,
     estimated_bounds as estimated_bounds,

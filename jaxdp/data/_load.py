@@ -8,7 +8,7 @@ from .._errors import UsageError
 from ._dataset import Dataset
 from ._labelled import Labelled
 from ._mnist import load_mnist
-from ._tfds import Progress, load_tfds, no_progress
+from ._tfds import Prepared, Progress, no_progress, open_tfds
 
 DATASETS: dict[str, Callable[[], Dataset | Labelled]] = {"mnist": load_mnist}
 """Data sets by name: functions that give a `Dataset` of images or a `Labelled` one of other records.
@@ -61,12 +61,22 @@ def load_labelled(name: str = "mnist", data_dir: Path | None = None, *, progress
     return found.labelled() if isinstance(found, Dataset) else found
 
 
-def _found(name: str, data_dir: Path | None, progress: Progress) -> Dataset | Labelled:
+def prepared(name: str = "mnist", data_dir: Path | None = None) -> Prepared | None:
+    """The TFDS data set that `load` would read, of which nothing is read yet; None where the name is in `DATASETS`.
+
+    Raises:
+        UsageError: for a data set that is unknown, not prepared, or not of images and labels.
+    """
     _checks.text("name", name)
     if not name:
         raise UsageError("dataset is empty: give mnist, or the name of a TFDS data set with --data-dir")
-    if data_dir is not None or name not in DATASETS:
-        return load_tfds(name, data_dir, progress=progress)
+    return open_tfds(name, data_dir) if data_dir is not None or name not in DATASETS else None
+
+
+def _found(name: str, data_dir: Path | None, progress: Progress) -> Dataset | Labelled:
+    _checks.function("progress", progress, "give a function of rows and what to say of them, or leave it out")
+    if (stored := prepared(name, data_dir)) is not None:
+        return stored.decoded(progress)
     found = DATASETS[name]()
     if not isinstance(found, Dataset | Labelled):  # of which nothing is shown: it may be private
         raise UsageError(

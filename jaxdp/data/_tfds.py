@@ -2,15 +2,18 @@
 
 `tfds` reads the array_record format in pure Python; downloading and preparing a data set needs TensorFlow and happens
 elsewhere. Nothing here touches the network. Decoding takes seconds for tens of thousands of records, so the arrays are
-kept in a cache folder, under a name made from the prepared files' names, sizes and times.
+kept in a cache folder, under a name made from the prepared files' names, sizes and times. What doesn't fit in memory is left
+where it is (`_on_disk`).
 """
 
 import hashlib
+import math
 import os
 import re
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,21 +46,77 @@ def load_tfds(name: str, data_dir: Path | None = None, *, progress: Progress = n
         UsageError: where the data set isn't prepared there, isn't in the array_record format, or isn't one of uint8
             images of one size with integer labels. The message says which command prepares it.
     """
-    _checks.text("name", name)
     _checks.function("progress", progress, "give a function of rows and what to say of them, or leave it out")
+    return open_tfds(name, data_dir).decoded(progress)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A data set of images with labels as TFDS prepared it, of which nothing is read yet.
+
+    Attributes:
+        name: what it is called.
+        folder: where it lies.
+        builder: TFDS's.
+        image: the name of the image in a record.
+        label: the name of the label.
+        splits: to train and to evaluate on.
+    """
+
+    name: str
+    folder: Path
+    builder: Any
+    image: str
+    label: str
+    splits: tuple[str, str]
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes the data set declares."""
+        return self.builder.info.features[self.label].num_classes
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Of one image: height, width, channels."""
+        return tuple(self.builder.info.features[self.image].shape)
+
+    @property
+    def size_of_one(self) -> int:
+        """Bytes of a record once it is decoded."""
+        return math.prod(self.image_shape) + np.dtype(np.int32).itemsize
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of both splits once they are decoded."""
+        train, test = (self.size_of_one * self.builder.info.splits[split].num_examples for split in self.splits)
+        return train, test
+
+    def decoded(self, progress: Progress = no_progress) -> Dataset:
+        """All of it in memory."""
+        cached = _cache_path(self.folder)
+        arrays = _read_cache(cached)
+        if arrays is None:
+            arrays = [array for split in self.splits for array in _decode(self, split, progress)]
+            _write_cache(cached, arrays)
+        train_images, train_labels, test_images, test_labels = arrays
+        return Dataset(self.name, train_images, train_labels, test_images, test_labels, self.num_classes)
+
+    def image_and_label(self, record: Any) -> tuple[np.ndarray, np.int32]:
+        """The image, uint8 [height, width, channels], and the label of a record, as `decoded` has them."""
+        label = np.int32(record[self.label])
+        if not 0 <= label < self.num_classes:
+            raise ValueError(f"its label {label} is none of 0 to {self.num_classes - 1}")
+        return np.asarray(record[self.image]).astype(np.uint8, copy=False), label
+
+
+def open_tfds(name: str, data_dir: Path | None = None) -> Prepared:
+    """A data set as `load_tfds` takes it, of which nothing is read yet."""
+    _checks.text("name", name)
     root = Path("~/tensorflow_datasets").expanduser() if data_dir is None else _checks.path("data_dir", data_dir)
     folder = _prepared_folder(name, root)
     builder = _builder(name, folder, root)
     image, label = _image_and_label(name, builder.info)
-    splits = _split_names(name, builder.info.splits)
-    cached = _cache_path(folder)
-    arrays = _read_cache(cached)
-    if arrays is None:
-        arrays = [array for split in splits for array in _decode(builder, split, image, label, progress)]
-        _write_cache(cached, arrays)
-    train_images, train_labels, test_images, test_labels = arrays
-    num_classes = builder.info.features[label].num_classes
-    return Dataset(name, train_images, train_labels, test_images, test_labels, num_classes)
+    return Prepared(name, folder, builder, image, label, _split_names(name, builder.info.splits))
 
 
 def _prepared_folder(name: str, root: Path) -> Path:
@@ -127,11 +186,11 @@ def _split_names(name: str, splits: Any) -> tuple[str, str]:
     return "train", test
 
 
-def _decode(builder: Any, split: str, image: str, label: str, progress: Progress) -> tuple[np.ndarray, np.ndarray]:
-    source = builder.as_data_source(split)
-    records = [source[i] for i in progress(range(len(source)), f"decoding {builder.name} {split}")]
-    images = np.stack([record[image] for record in records]).astype(np.uint8)
-    return images, np.array([record[label] for record in records], np.int32)
+def _decode(prepared: Prepared, split: str, progress: Progress) -> tuple[np.ndarray, np.ndarray]:
+    source = prepared.builder.as_data_source(split)
+    records = [source[i] for i in progress(range(len(source)), f"decoding {prepared.builder.name} {split}")]
+    images = np.stack([record[prepared.image] for record in records]).astype(np.uint8)
+    return images, np.array([record[prepared.label] for record in records], np.int32)
 
 
 def _cache_path(folder: Path) -> Path:

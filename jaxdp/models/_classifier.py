@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Key, Num
 
 from .._errors import UsageError
 from .._types import Example, Params
-from ..data import TASKS, Task
+from ..data import TASKS, Column, Task
 from ..data._tfds import Progress, no_progress
 from ..dpsgd import validate
 from ._cnn import CNN
@@ -54,8 +54,10 @@ class Classifier:
     """A flax model for inputs of one shape, with the functions that training and prediction need.
 
     Attributes:
+        prepares: whether that is anything but the inputs themselves.
         prepare: `prepare(inputs [n, ...], progress=...) -> [n, ...]`: what the model makes of each input by itself before it
-            learns anything, kept on the device; the inputs themselves, where that is nothing.
+            learns anything, kept on the device; the inputs themselves, where that is nothing. Inputs on disk, here and below,
+            are a `jaxdp.data.Column`.
         init: `init(key) -> params`.
         logits: `logits(params, prepared) -> [classes]`, for one input, no unit dropped.
         loss: `loss(params, (prepared, label)) -> (loss, accuracy)` for one example, as the task has it; takes `rng=` if the model
@@ -67,7 +69,8 @@ class Classifier:
         targets: over how many targets an example's loss is added up.
     """
 
-    prepare: Callable[..., Num[Array | np.ndarray, "n ..."]]
+    prepares: bool
+    prepare: Callable[..., Any]
     init: Callable[[Key[Array, ""]], Any]
     logits: Callable[[Any, Any], Float[Array, " classes"]]
     loss: Callable[..., tuple[Float[Array, ""], Float[Array, ""]]]
@@ -140,6 +143,7 @@ def classifier(
             f"--model={name} gives outputs of shape {given}, and {task} needs ({task.outputs},): make as many as num_classes says"
         )
     return Classifier(
+        of_one is not None,
         partial(_prepared, of_one),
         init,
         logits,
@@ -211,8 +215,10 @@ def options_of(name: str) -> dict[str, Any]:
 
 
 def _prepared(
-    of_one: Callable[..., Any] | None, inputs: Num[Array | np.ndarray, "n ..."], progress: Progress = no_progress
-) -> Num[Array | np.ndarray, "n ..."]:
+    of_one: Callable[..., Any] | None,
+    inputs: Num[Array | np.ndarray, "n ..."] | Column,
+    progress: Progress = no_progress,
+) -> Num[Array | np.ndarray, "n ..."] | Column:
     """What a function makes of each input, on the device; `progress` is as in `jaxdp.data`."""
     if of_one is None:
         return inputs
@@ -233,7 +239,7 @@ def _with_rows(of_one: Callable[..., Any], found: Array, inputs: Any, at: Any) -
 
 
 def _in_batches(
-    function: Callable[..., Any], params: Params, inputs: Num[Array | np.ndarray, "n ..."]
+    function: Callable[..., Any], params: Params, inputs: Num[Array | np.ndarray, "n ..."] | Column
 ) -> Float[np.ndarray, "n classes"]:
     """A function of parameters and as many inputs as are evaluated at once, for all inputs, on the host."""
     rows, parts = min(_EVALUATION_BATCH, len(inputs)), []

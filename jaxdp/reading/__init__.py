@@ -6,6 +6,7 @@ threads of Grain's while earlier steps are computed. What is read is a function 
 its number. Nothing is skipped: a record that can't be read is an error, for without it the draw would be another.
 """
 
+from ._in_order import in_order as in_order
 from ._parts import Block as Block
 from ._reader import Reader as Reader
 from ._source import Source as Source

@@ -1,13 +1,12 @@
 """The device that was asked for, and whether it holds what a model keeps of the data."""
 
-import os
 from typing import Any
 
 import jax
-import numpy as np
 
 from .._errors import UsageError
 from ..models import Classifier
+from ._memory import memory_of_process
 
 
 def use_device(name: str) -> Any:
@@ -30,16 +29,18 @@ def in_words(device: Any) -> str:
     return " ".join(dict.fromkeys((device.platform, device.device_kind)))
 
 
-def check_room(device: Any, model: Classifier, *inputs: np.ndarray, fix: str, copies: int = 1) -> None:
+def check_room(device: Any, model: Classifier, *inputs: Any, fix: str, copies: int = 1) -> None:
     """Refuse, before anything is computed, what a model would keep of these inputs in more memory than the device has.
 
     Args:
         device: which keeps it.
         model: with what it makes of an input before it is trained.
-        inputs: [n, ...] each, of one kind.
+        inputs: [n, ...] each, of one kind; arrays, or what has their shapes and dtypes.
         fix: what to change.
         copies: how many devices of this process keep it, which share their memory where they are CPUs.
     """
+    if not inputs:
+        return
     room, number = memory_of(device), sum(map(len, inputs))
     one = jax.eval_shape(model.prepare, jax.ShapeDtypeStruct((1, *inputs[0].shape[1:]), inputs[0].dtype))
     needed = number * one.size * one.dtype.itemsize * (copies if device.platform == "cpu" else 1)
@@ -51,9 +52,7 @@ def check_room(device: Any, model: Classifier, *inputs: np.ndarray, fix: str, co
 
 
 def memory_of(device: Any) -> int | None:
-    """Bytes of memory in all; None where nobody tells."""
+    """Bytes of memory in all, of a CPU those that this process may use; None where nobody tells."""
     if statistics := device.memory_stats():
         return statistics.get("bytes_limit")
-    if device.platform != "cpu" or "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", ()):
-        return None
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return memory_of_process() if device.platform == "cpu" else None

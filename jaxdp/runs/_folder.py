@@ -127,27 +127,38 @@ class RunFolder:
                 f"--output={self.path} holds a run already: go on with it by --resume {self.path}, or give another folder"
             )
 
-    def begin(self, config: dict[str, Any], seed: int | None, fingerprint: Callable[[bytes], str]) -> None:
+    def begin(
+        self,
+        config: dict[str, Any],
+        seed: int | None,
+        fingerprint: Callable[[bytes], str],
+        secret: bytes | None = None,
+    ) -> None:
         """Write what a run is known by; with config.json, which comes last, it has begun.
 
         Args:
             config: what may be published of it.
             seed: the user's, or None.
             fingerprint: of the data, under a secret that is erased with it.
+            secret: 32 bytes of the operating system's for this run alone; drawn here if not given.
         """
         self.refuse_begun()
-        secret = secrets.token_bytes(32)
+        secret = secrets.token_bytes(32) if secret is None else secret
         self.write_json(_SECRETS, {"seed": seed, "secret": secret.hex(), "data_fingerprint": fingerprint(secret)})
         self.write_json("config.json", config)
 
     def check_data(self, fingerprint: Callable[[bytes], str]) -> None:
         """Refuse to go on with other data than the run was started with."""
-        stored = self._secrets()
-        if stored["data_fingerprint"] != fingerprint(bytes.fromhex(stored["secret"])):
+        if self._secrets()["data_fingerprint"] != fingerprint(self.secret):
             raise UsageError(
                 f"--resume {self.path}: the data are not those the run was started with; the same keys on other data would let "
                 "anyone subtract the noise. Bring back the data, or start another run in another folder"
             )
+
+    @property
+    def secret(self) -> bytes:
+        """Under which the data's fingerprint is, until both are erased."""
+        return bytes.fromhex(self._secrets()["secret"])
 
     @property
     def mark(self) -> str:

@@ -19,7 +19,6 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
-from ..data import fingerprint
 from ..noise import key_from_entropy
 from ..noise._keys import key_of_bytes
 
@@ -31,14 +30,14 @@ class KeySource:
     Attributes:
         seed: what the user gave; None for the operating system's entropy, of which nothing below is a function.
         described: everything that describes the run but for its data, in JSON.
-        data: gives what the run reads of the data.
+        fingerprint: of what the run reads of the data, under a secret: `jaxdp.data.Fingerprints`.
         entropy: without a seed, 32 bytes of the operating system's for this run alone, from which keys follow; given where
             several processes are to have the same, and else drawn for each key.
     """
 
     seed: int | None
     described: Any
-    data: Callable[[], tuple[np.ndarray, ...]]
+    fingerprint: Callable[[bytes], str]
     entropy: bytes | None = field(default=None, repr=False)
 
     def key(self, purpose: str) -> Key[Array, ""]:
@@ -71,7 +70,12 @@ class KeySource:
 
     @cached_property
     def _data(self) -> bytes:
-        return bytes.fromhex(fingerprint(*self.data(), secret=self._material))
+        return bytes.fromhex(self.fingerprint(self._material))
+
+    @property
+    def secrets(self) -> tuple[bytes, ...]:
+        """Those under which keys will ask for the data's fingerprint: one with a seed, none without."""
+        return () if self.seed is None else (self._material,)
 
 
 def nonce_as_words(nonce: str) -> jax.Array:

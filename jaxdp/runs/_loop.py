@@ -1,8 +1,9 @@
 """The loop over epochs: steps are dispatched ahead of the device, and the host only reads what has been computed.
 
-The data stay on the device. While one step runs the next ones are already queued, so the device never waits for the host;
-metrics are read as they become ready, which drives the progress display, and everything is read at the end of an epoch. Between
-two calls is where a run that is asked to stop stops, with a checkpoint of all it has made; of several processes all do so there.
+The data stay on the device, or on disk. While one step runs the next ones are already queued, so the device never waits for the
+host; metrics are read as they become ready, which drives the progress display, and everything is read at the end of an epoch.
+Between two calls is where a run that is asked to stop stops, with a checkpoint of all it has made; of several processes all do so
+there.
 """
 
 import time
@@ -14,9 +15,12 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 
+from .._errors import UsageError
 from .._interrupts import Interrupted
 from .._platform import default_platform
+from .._processes import several
 from ..dpsgd._step import StepMetrics, TrainState
+from ..reading import Source
 from ._pace import Pace
 
 _AHEAD = 8  # calls queued on the device before the host waits for the oldest
@@ -61,7 +65,7 @@ class Loop:
 
     Attributes:
         step: makes the steps.
-        data: on the device.
+        data: on the device, or a source, of which steps are made one by one.
         steps_per_epoch: steps of an epoch.
         steps: steps of the run.
         on_steps: called as results arrive, with the number of steps made and the epoch's totals.
@@ -78,6 +82,8 @@ class Loop:
     first_step_seconds: float | None = None
     training_seconds: float = 0.0
     steps_timed: int = 0
+    seconds_waited: float = 0.0
+    last_epoch: tuple[float, float] = (0.0, 0.0)  # seconds waited of seconds of training
     _pace: Pace = field(default_factory=lambda: Pace(_SECONDS_BETWEEN_CHECKPOINTS))
 
     @property
@@ -101,32 +107,49 @@ class Loop:
             self._pace.saved()
 
     def _finish_epoch(self, state: TrainState, totals: Totals, end: int) -> TrainState:
-        per_call = steps_per_call(self.steps_per_epoch)
+        per_call = 1 if isinstance(self.data, Source) else steps_per_call(self.steps_per_epoch)
         waiting: deque[StepMetrics] = deque()
-        started, timed_from = time.perf_counter(), state.step
+        started, timed_from, waited = time.perf_counter(), state.step, self._waited()
         while state.step < end or waiting:
             if state.step < end and len(waiting) < _AHEAD:
-                state, metrics = self.step.many(state, self.data, num_steps=min(per_call, end - state.step))
+                try:
+                    state, metrics = self.step.many(state, self.data, num_steps=min(per_call, end - state.step))
+                except UsageError:
+                    if (
+                        isinstance(self.data, Source) and not several()
+                    ):  # a record can't be read: the state is as it was
+                        self._save(state, waiting, totals)
+                    raise
                 waiting.append(metrics)
                 if self.first_step_seconds is None:
                     jax.block_until_ready(metrics)
                     self.first_step_seconds = time.perf_counter() - started
-                    started, timed_from = time.perf_counter(), state.step
+                    started, timed_from, waited = time.perf_counter(), state.step, self._waited()
             else:
                 totals.add(jax.device_get(waiting.popleft()))
                 self.on_steps(state.step - sum(len(m.loss) for m in waiting), totals)
             save, stop = self._pace.due() if state.step < end else (False, False)
             if save:
-                while waiting:
-                    totals.add(jax.device_get(waiting.popleft()))
-                self.save(state, totals)
-                self._pace.saved()
+                self._save(state, waiting, totals)
             if stop:
                 raise Interrupted
         jax.block_until_ready(state.params)
-        self.training_seconds += time.perf_counter() - started
+        seconds, waited = time.perf_counter() - started, self._waited() - waited
+        self.training_seconds += seconds
         self.steps_timed += state.step - timed_from
+        self.seconds_waited += waited
+        self.last_epoch = (waited, seconds)
         return state
+
+    def _save(self, state: TrainState, waiting: deque[StepMetrics], totals: Totals) -> None:
+        while waiting:
+            totals.add(jax.device_get(waiting.popleft()))
+        self.save(state, totals)
+        self._pace.saved()
+
+    def _waited(self) -> float:
+        """Seconds that the step has waited for records so far."""
+        return getattr(self.step, "waited", 0.0)
 
 
 def steps_per_call(steps_per_epoch: int) -> int:

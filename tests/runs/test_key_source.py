@@ -9,6 +9,7 @@ import numpy as np
 from jaxdp.commands._options import plan_that_matters, that_matter
 from jaxdp.commands.pate import PateOptions
 from jaxdp.commands.train import TrainOptions
+from jaxdp.data import Fingerprints
 from jaxdp.runs._key_source import KeySource
 
 DATA = (np.arange(6, dtype=np.uint8), np.zeros(6, np.int32))
@@ -16,7 +17,7 @@ NEIGHBOUR = (DATA[0], np.array([1, 0, 0, 0, 0, 0], np.int32))
 
 
 def source(seed: int | None = 1, described: object = "a run", data: tuple[np.ndarray, ...] = DATA) -> KeySource:
-    return KeySource(seed, described, lambda: data)
+    return KeySource(seed, described, Fingerprints(data))
 
 
 def words(key: jax.Array) -> tuple[int, ...]:
@@ -35,8 +36,8 @@ def test_a_seed_gives_the_same_keys_to_the_same_run_and_others_to_any_other() ->
 
 
 def test_of_one_entropy_every_process_has_the_same_keys_and_no_two_purposes_have() -> None:
-    first, second = (KeySource(None, "a run", lambda: DATA, b"e" * 32) for _ in range(2))
-    another = KeySource(None, "a run", lambda: DATA, b"f" * 32)
+    first, second = (KeySource(None, "a run", Fingerprints(DATA), b"e" * 32) for _ in range(2))
+    another = KeySource(None, "a run", Fingerprints(DATA), b"f" * 32)
     for purpose in ("run", "parameters"):
         assert words(first.key(purpose)) == words(second.key(purpose))
         assert first.nonce(purpose) == second.nonce(purpose)

@@ -9,6 +9,7 @@ from rich.console import Console
 from ... import _checks
 from ..._errors import UsageError
 from ..._outputs import check_output
+from ...data import Fingerprints
 from ...pate._votes import check_predictions, vote_counts
 from ...runs._folder import PRIVATE, RunFolder
 from ...runs._key_source import KeySource
@@ -39,7 +40,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
             f"--output={options.output} holds labels already: labelling again costs again; give another folder"
         )
     folder = RunFolder.create(options.output)
-    keys = KeySource(options.seed, ["pate label", that_matter(options)], lambda: (predictions.astype(np.int64),))
+    keys = KeySource(options.seed, ["pate label", that_matter(options)], Fingerprints((predictions.astype(np.int64),)))
     with folder.locked():
         released = release(
             predictions,

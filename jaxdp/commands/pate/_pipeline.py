@@ -377,7 +377,7 @@ def _start(
 ) -> None:
     folder.refuse_begun()  # before its keys are written over
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
-    source = KeySource(options.seed, ["pate", that_matter(options)], lambda: data[1:5])
+    source = KeySource(options.seed, ["pate", that_matter(options)], datasets.Fingerprints(data[1:5]))
     write_keys(folder, source)
     config = {
         "command": "pate",

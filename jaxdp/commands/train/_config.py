@@ -25,8 +25,13 @@ def config_of(options: TrainOptions, plan: Plan, problem: Problem, spent_before:
         "network": problem.model.described,
         "versions": versions,
     }
+    return {**config, "nonce": keys_of(options, config, problem, None).nonce("run")}
+
+
+def keys_of(options: TrainOptions, config: dict[str, Any], problem: Problem, entropy: bytes | None) -> KeySource:
+    """Where the keys of a run come from, by its config as it is or will be written; `entropy` is as `KeySource` takes it."""
     description = described(json.loads(json.dumps(config)))
-    return {**config, "nonce": KeySource(options.seed, description, lambda: problem.read).nonce("run")}
+    return KeySource(options.seed, description, problem.fingerprint, entropy)
 
 
 def described(config: dict[str, Any]) -> Any:

@@ -50,7 +50,7 @@ _EFFECTS = (
         ", or give --dataset csv",
     ),
     Effect(
-        ("data_dir",),
+        ("data_dir", "reading"),
         lambda run: not run.is_table,
         lambda _: "with --dataset csv, whose files --features and --targets name",
     ),
@@ -102,6 +102,9 @@ class TrainOptions(OneOfSeveral):
     --data-dir"""
     data_dir: Path | None = None
     """folder with prepared TFDS data sets; ~/tensorflow_datasets if not given"""
+    reading: Literal["auto", "memory", "disk"] = "auto"
+    """where the images of a TFDS data set are while the model is trained: in memory, or on disk and decoded as they are drawn,
+    which leads to the same model; auto leaves on disk what would take more than a third of the memory that there is"""
     holdout: int = 0
     """hold back this many training examples and evaluate on them instead of the test set: for choosing hyper-parameters"""
     features: Path | None = None
@@ -202,8 +205,8 @@ class TrainOptions(OneOfSeveral):
     output: Path | None = None
     """folder for this run's results; runs/DATASET-MODEL-TIME if not given"""
     resume: Path | None = None
-    """folder of an interrupted run to go on with, under the options it was started with (--microbatch-size, devices and
-    processes may be others)"""
+    """folder of an interrupted run to go on with, under the options it was started with (--microbatch-size, --reading,
+    devices and processes may be others)"""
     effects: ClassVar[tuple[Effect, ...]] = _EFFECTS
 
     @property

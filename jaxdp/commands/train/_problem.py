@@ -6,8 +6,11 @@ from typing import Any
 import numpy as np
 
 from ...accounting import Ledger
-from ...data import Labelled, fingerprint
+from ...data import Fingerprints, Labelled, OnDisk, Records
+from ...data._on_disk import columns
+from ...data._tfds import Progress, no_progress
 from ...models import Classifier, classifier, options_of
+from ...reading import Source
 from ._options import TrainOptions
 from ._recipe import check_shape
 
@@ -18,31 +21,43 @@ class Problem:
 
     Attributes:
         name: of the data set.
-        train: inputs [n, ...] and labels [n, ...] to train on.
+        train: inputs [n, ...] and labels [n, ...] to train on, or a source of (input, label) where they stay on disk.
         test: the same to evaluate on.
         model: the classifier.
         described: what is published of the data, in JSON.
-        read: all that was read of the data, to tell them from others; `fingerprint(secret)` does it.
+        fingerprint: `fingerprint(secret)`, of all that is read of the data, tells them from others.
         public_test: whether `test` is nobody's secret: the data set's own test split, not people held back.
         spent: what preparing the data has cost.
     """
 
     name: str
-    train: tuple[np.ndarray, np.ndarray]
-    test: tuple[np.ndarray, np.ndarray]
+    train: Records | Source
+    test: Records | Source
     model: Classifier
     described: dict[str, Any]
-    read: tuple[np.ndarray, ...]
+    fingerprint: Fingerprints
     public_test: bool
     spent: Ledger
 
-    def fingerprint(self, secret: bytes) -> str:
-        """Of the data, under a secret."""
-        return fingerprint(*self.read, secret=secret)
+    @property
+    def examples(self) -> int:
+        """How many there are to train on."""
+        return len(self.train) if isinstance(self.train, Source) else len(self.train[0])
+
+    @property
+    def kept(self) -> tuple[Any, ...]:
+        """The inputs of which something is kept in memory: of those on disk, what a model prepares of them."""
+        parts = [part for part in (self.train, self.test) if self.model.prepares or not isinstance(part, Source)]
+        return tuple(columns(part)[0] for part in parts)
 
 
 def problem_of(
-    data: Labelled, options: TrainOptions, *, read: tuple[np.ndarray, ...] | None = None, spent: Ledger | None = None
+    data: Labelled | OnDisk,
+    options: TrainOptions,
+    *,
+    read: tuple[np.ndarray, ...] | None = None,
+    spent: Ledger | None = None,
+    progress: Progress = no_progress,
 ) -> Problem:
     """The problem that a data set poses to the model that the options name.
 
@@ -51,11 +66,12 @@ def problem_of(
         options: with the model and what it takes.
         read: all that was read of the data; by default the part to train on.
         spent: what preparing the data has cost; by default nothing.
+        progress: shows how far the fingerprint of data on disk is.
 
     Raises:
         UsageError: for a model that doesn't take such data, or can't be trained on single examples, and a recipe for others.
     """
-    inputs, _ = data.train
+    inputs, _ = columns(data.train)
     check_shape(options, inputs.shape[1:])
     return Problem(
         name=data.name,
@@ -69,7 +85,7 @@ def problem_of(
             **_taken(options),
         ),
         described=data.described,
-        read=data.train if read is None else read,
+        fingerprint=Fingerprints(data.train if read is None else read, progress),
         public_test=data.public_test,
         spent=Ledger() if spent is None else spent,
     )

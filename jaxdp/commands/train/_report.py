@@ -50,6 +50,8 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if summary.get("milliseconds_per_step") is not None:
         yield "time to the first step", f"{summary['first_step_seconds']:.1f} s (tracing and compiling)"
         yield "time of a step", f"{summary['milliseconds_per_step']:.1f} ms"
+        if summary.get("seconds_waited"):
+            yield "waited for records", f"{summary['seconds_waited']:.1f} s"
         yield "time in all", f"{summary['seconds']:.0f} s"
     if "folder" in summary:
         yield "folder", summary["folder"]

@@ -64,6 +64,7 @@ class Results:
             "device": devices.in_words(),
             "first_step_seconds": loop.first_step_seconds,
             "milliseconds_per_step": loop.milliseconds_per_step,
+            "seconds_waited": loop.seconds_waited,
             "seconds": time.perf_counter() - started,
             "folder": str(self.folder.path),
         }

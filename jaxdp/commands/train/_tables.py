@@ -42,7 +42,9 @@ def table_problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | 
     train, test = _divided(raw.ids, options)
     read = (raw.values, targets, train)  # bounds that are estimated differ from run to run
     described = {"options": that_matter(options), "columns": columns, "spent_before": spent_before.to_dict()}
-    bounds, ledger = _bounds(options, raw, train, KeySource(options.seed, described, lambda: read, entropy))
+    bounds, ledger = _bounds(
+        options, raw, train, KeySource(options.seed, described, datasets.Fingerprints(read), entropy)
+    )
     encoding = datasets.Encoding(columns, categories, options.missing, bounds)
     table = datasets.Table(
         name=options.features.stem,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import shlex
 import time
 from contextlib import ExitStack, nullcontext
@@ -10,11 +11,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from rich.console import Console
 
-from ... import data as datasets
 from ..._errors import UsageError
 from ..._interrupts import resumable
 from ..._processes import agree, all_well, connected, explained, from_first, is_first, on_first, several, versions
@@ -23,6 +22,7 @@ from ...data._tfds import no_progress
 from ...dpsgd._run import DPSGD
 from ...dpsgd._step import TrainState
 from ...models import augmented
+from ...reading import Source
 from ...runs._checkpoint import Checkpoint, CheckpointFolder, here, of_first
 from ...runs._device import check_room
 from ...runs._devices import Devices, use_devices
@@ -33,12 +33,13 @@ from ...runs._loop import Loop, Totals
 from ...runs._report import ProgressDisplay, progress_display, rows_shown
 from .. import _options
 from .._sampling import cut_nearly_always
-from ._config import config_of, described
+from ._config import config_of, keys_of
 from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
 from ._plan import Plan, resolve_plan
 from ._problem import Problem, problem_of
+from ._reading import evaluation_takes, read, steps_take, waits
 from ._recipe import overruled
 from ._report import status_line, summary_table
 from ._results import Results
@@ -96,18 +97,20 @@ def _new(options: TrainOptions, setting: _Setting) -> Path:
 
     def prepared() -> tuple[Problem, Ledger, Plan]:
         spent_before = read_ledger(options.ledger)
-        problem = _problem(options, spent_before, setting.entropy)
+        problem = _problem(options, setting, spent_before)
         _check_room(setting.devices, problem)
         spent_before = spent_before.extend(problem.spent)
-        return problem, spent_before, resolve_plan(options, len(problem.train[0]), spent_before)
+        return problem, spent_before, resolve_plan(options, problem.examples, spent_before)
 
     problem, spent_before, plan = all_well(prepared)
-    _agree_on_data(problem)
+    config = config_of(options, plan, problem, spent_before)
+    secret = from_first(lambda: secrets.token_bytes(32))
+    _agree_on_data(problem, secret, keys_of(options, config, problem, setting.entropy))
 
     def begun() -> RunFolder:
         folder = RunFolder.create(_path_for(options))
         setting.held.enter_context(folder.locked())
-        folder.begin(config_of(options, plan, problem, spent_before), options.seed, problem.fingerprint)
+        folder.begin(config, options.seed, problem.fingerprint, secret)
         return folder
 
     folder = on_first(begun)
@@ -132,14 +135,15 @@ def _resumed(options: TrainOptions, setting: _Setting) -> Path:
         return resume
 
     def prepared() -> Problem:
-        problem = _problem(options, Ledger(), setting.entropy)
+        problem = _problem(options, setting, Ledger())
         _check_room(setting.devices, problem)
         return problem
 
     problem = all_well(prepared)
-    _agree_on_data(problem)
     job = _job(options, setting, folder, problem)
     if not job.is_trained:  # of which the fingerprint may be erased already
+        secret = from_first(lambda: job.folder.secret)
+        _agree_on_data(problem, secret, keys_of(options, job.config, problem, setting.entropy))
         on_first(lambda: job.folder.check_data(problem.fingerprint))
     return job.run()
 
@@ -155,15 +159,17 @@ def _job(options: TrainOptions, setting: _Setting, folder: RunFolder | None, pro
     return _Job(options, setting, RunFolder(Path(path)), problem, config, is_trained)
 
 
-def _agree_on_data(problem: Problem) -> None:
+def _agree_on_data(problem: Problem, secret: bytes, keys: KeySource) -> None:
+    """Refuse where processes have other data; where data are read for their fingerprint, they are for all of them at once."""
+    for each in keys.secrets:
+        problem.fingerprint.expect(each)
     if several():
-        agree({"the data": problem.fingerprint(b"of several processes")})
+        agree({"the data": all_well(lambda: problem.fingerprint(secret))})
 
 
 def _check_room(devices: Devices, problem: Problem) -> None:
     fix = "give a model that keeps less, such as --model cnn, more --scales, or a data set of fewer or smaller inputs"
-    inputs = (problem.train[0], problem.test[0])
-    check_room(devices.own, problem.model, *inputs, fix=fix, copies=devices.copies)
+    check_room(devices.own, problem.model, *problem.kept, fix=fix, copies=devices.copies)
 
 
 @dataclass
@@ -179,6 +185,7 @@ class _Job:
     problem: Problem
     config: dict[str, Any]  # the run as the folder describes it, the same when it is gone on with
     is_trained: bool
+    told_of_waiting: bool = False
 
     @cached_property
     def plan(self) -> Plan:
@@ -200,8 +207,7 @@ class _Job:
         """Start or go on, train, evaluate after each epoch, keep the model, erase the keys, and then state it."""
         nonce = self.config["nonce"]
         results = Results(self.options, self.folder, self.problem, self.plan, self.spent_before, nonce)
-        command = " ".join(("jaxdp train --resume", shlex.quote(str(self.folder.path)), *self.options.of_several_typed))
-        with resumable(command), explained():
+        with resumable(self._to_go_on), explained():
             if not self.is_trained:
                 self._tell_of_the_plan()
                 with ExitStack() as opened:
@@ -211,6 +217,11 @@ class _Job:
             on_first(self.folder.erase)
             on_first(results.publish)
         return self.folder.path
+
+    @property
+    def _to_go_on(self) -> str:
+        """The command that goes on with the run."""
+        return " ".join(("jaxdp train --resume", shlex.quote(str(self.folder.path)), *self.options.of_several_typed))
 
     def _tell_of_the_plan(self) -> None:
         if lines := overruled(self.options):
@@ -228,7 +239,7 @@ class _Job:
 
     def _begun(self, step: Any, checkpoints: CheckpointFolder | None) -> tuple[Checkpoint, bool]:
         """From where to go on: the newest checkpoint, or the state before the first step; and whether it has stopped there."""
-        keys = KeySource(self.options.seed, described(self.config), lambda: self.problem.read, self.setting.entropy)
+        keys = keys_of(self.options, self.config, self.problem, self.setting.entropy)
         fresh = step.init(self.problem.model.init(keys.key("parameters")), keys.key("run"))
         nonce = None if self.plan.run is None else nonce_as_words(self.config["nonce"])
         fresh = _checkpoint(fresh._replace(spent_before=self.spent_before, nonce=nonce), Totals())
@@ -257,24 +268,25 @@ class _Job:
         if self.plan.augmentations:
             loss = augmented(loss, self.plan.augmentations)
         if self.plan.run is None:
-            return PlainStep(loss, optimize, batch_size=self.plan.batch_size, steps_per_epoch=self.plan.steps_per_epoch)
+            sizes = {"batch_size": self.plan.batch_size, "steps_per_epoch": self.plan.steps_per_epoch}
+            return PlainStep(loss, optimize, **sizes, steps=self.plan.steps)
         return self.plan.run.make_step(loss, optimize, has_aux=True)
 
     def _train(self, checkpoints: CheckpointFolder | None) -> tuple[Loop, TrainState]:
         step, devices = self._step(), self.setting.devices
         start, stopped = self._begun(step, checkpoints)
         state = devices.holding(start.state)
-        inputs, labels = self.problem.train
-        data = devices.everywhere((self._prepared(inputs), labels))
-        test_inputs = on_first(lambda: self._prepared(self.problem.test[0]))
-        with progress_display(self.setting.console, self.plan.steps, state.step) as display:
+        data = steps_take(self.problem, devices)
+        test = on_first(lambda: evaluation_takes(self.problem))
+        with ExitStack() as opened, progress_display(self.setting.console, self.plan.steps, state.step) as display:
 
             def save(state: TrainState, totals: Totals) -> None:
                 assert checkpoints is not None
                 checkpoints.save(_checkpoint(state, totals))
 
             def end_of_epoch(epoch: int, state: TrainState, totals: Totals) -> bytes:
-                record = self._record(loop, epoch, state.step, totals) | self._evaluated(state, test_inputs)
+                self._tell_of_waiting(loop)
+                record = self._record(loop, epoch, state.step, totals) | self._evaluated(state, test)
                 self.folder.add_metrics(record)
                 save(state, Totals())
                 display.end_of_epoch(status_line(record, self.plan.epochs))
@@ -288,24 +300,30 @@ class _Job:
                 on_steps=lambda made, totals: self._show_progress(display, loop, made, totals),
                 save=lambda state, totals: on_first(lambda: save(state, totals)),
             )
+            opened.callback(step.close)
             epochs = () if stopped else loop.epochs(state, Totals(**start.totals))
-            for epoch, state, totals in epochs:
-                if from_first(partial(end_of_epoch, epoch, state, totals)):
-                    break
+            try:
+                for epoch, state, totals in epochs:
+                    if from_first(partial(end_of_epoch, epoch, state, totals)):
+                        break
+            except UsageError as error:
+                if not isinstance(data, Source):
+                    raise
+                raise UsageError(f"{error}; what was trained is kept: to go on, {self._to_go_on}") from error
         return loop, state
 
-    def _evaluated(self, state: TrainState, test_inputs: Any) -> dict[str, float]:
+    def _evaluated(self, state: TrainState, test: tuple[Any, np.ndarray] | None) -> dict[str, float]:
         """The model on the examples that it is not trained on."""
-        model = self.problem.model
-        predicted = model.probabilities(here(params_of(state)), test_inputs)
-        loss, accuracy = model.evaluate(predicted, self.problem.test[1])
+        assert test is not None
+        model, (inputs, labels) = self.problem.model, test
+        loss, accuracy = model.evaluate(model.probabilities(here(params_of(state)), inputs), labels)
         return {"test_loss": loss, "test_accuracy": accuracy}
 
-    def _prepared(self, inputs: np.ndarray) -> Any:
-        """Inputs as the model takes them."""
-        return jax.block_until_ready(
-            self.problem.model.prepare(inputs, progress=rows_shown if is_first() else no_progress)
-        )
+    def _tell_of_waiting(self, loop: Loop) -> None:
+        """A line, once, where records come too slowly."""
+        if not self.told_of_waiting and (line := waits(loop)):
+            self.setting.console.print(line, highlight=False, soft_wrap=True)
+            self.told_of_waiting = True
 
     def _has_stopped(self) -> bool:
         """Whether the loss on examples held back has been no better for --patience epochs."""
@@ -376,10 +394,12 @@ def read_ledger(path: Path | None) -> Ledger:
     return Ledger.from_dict(content.get("ledger", content) if isinstance(content, dict) else content)
 
 
-def _problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | None = None) -> Problem:
-    """The problem that the options pose; `entropy` is for `KeySource`."""
+def _problem(options: TrainOptions, setting: _Setting, spent_before: Ledger) -> Problem:
+    """The problem that the options pose."""
     if options.is_table:
-        return table_problem(options, spent_before, entropy)
+        return table_problem(options, spent_before, setting.entropy)
     progress = rows_shown if is_first() else no_progress
-    data = datasets.load_labelled(options.dataset, options.data_dir, progress=progress)
-    return problem_of(datasets.hold_back(data, options.holdout), options)
+    data, said = read(options, setting.devices, progress)
+    if said is not None:
+        setting.console.print(said, highlight=False, soft_wrap=True)
+    return problem_of(data, options, progress=progress)
