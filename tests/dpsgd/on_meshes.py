@@ -111,6 +111,7 @@ LAYOUTS = {
     "two": ((2,), ("data",), everywhere, rows),
     "fully": ((8,), ("data",), fully, rows),
     "tensors": ((4, 2), ("data", "model"), tensors, rows),
+    "tensors, data on one": ((1, 2), ("data", "model"), tensors, rows),
     "tensors, data everywhere": ((4, 2), ("data", "model"), tensors, everywhere),
 }
 
