@@ -200,10 +200,14 @@ class Spread:
         """
         if not self.rows_divided:
             return read(leaf, self.own(indices))
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            words = self.own_rows(jax.random.key_data(leaf), indices, read)
+            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
         here = indices - jax.lax.axis_index(self.axes) * leaf.shape[0]
         rows = read(leaf, jnp.where((here >= 0) & (here < leaf.shape[0]), here, leaf.shape[0]))
-        added = rows.astype(jnp.int8) if rows.dtype == jnp.bool_ else rows  # zeros but on one device
-        return jax.lax.psum_scatter(added, self.axes, scatter_dimension=0, tiled=True).astype(rows.dtype)
+        added = _as_whole_numbers(rows)  # zeros but on one device
+        own = jax.lax.psum_scatter(added, self.axes, scatter_dimension=0, tiled=True)
+        return own.view(rows.dtype) if jnp.issubdtype(rows.dtype, jnp.floating) else own.astype(rows.dtype)
 
     def _divided(self, params: Any) -> Any:
         """Over which of `axes` the parameters are divided, without those that end at none."""
@@ -283,6 +287,13 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
     of_rows = divided.pop()
     axes = tuple(axis for axis in of_rows if axis in dividing) if of_rows else free or dividing
     return Spread(mesh, axes, kept, bool(of_rows and axes))
+
+
+def _as_whole_numbers(rows: Any) -> Any:
+    """Rows to which zeros can be added without a change of any bit: not of -0.0, nor of floats too small for a device to add."""
+    if jnp.issubdtype(rows.dtype, jnp.floating):
+        return rows.view(f"uint{jnp.finfo(rows.dtype).bits}")
+    return rows.astype(jnp.int8) if rows.dtype == jnp.bool_ else rows
 
 
 def _automatic(mesh: Mesh) -> Mesh:
