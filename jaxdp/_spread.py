@@ -29,7 +29,7 @@ class Spread:
 
     Attributes:
         mesh: with axes of any type.
-        axes: over which examples are divided.
+        axes: over which examples are divided, of several devices each; none where each device has all.
         kept: where the leaves of the values are that a step changes, parameters first; it leaves them there.
         rows_divided: whether each device has its part of the data's rows, and not all of them.
     """
@@ -142,12 +142,15 @@ class Spread:
         return jax.lax.psum(leaf, axes) if axes else leaf
 
     def _shard_map(self, program: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+        if not self.axes:
+            return program
+        ones = {axis for axis, size in self.mesh.shape.items() if size == 1}  # one of them beside `axes` confuses XLA
         return jax.shard_map(
             program,
             mesh=_automatic(self.mesh),
             in_specs=in_specs,
             out_specs=out_specs,
-            axis_names=set(self.axes),
+            axis_names={*self.axes, *ones},
             check_vma=False,  # a loss has loops whose carries it doesn't know
         )
 
@@ -176,6 +179,8 @@ class Spread:
 
     def first(self, start: Any, number: int) -> Any:
         """Where a device's part of `number` positions from `start` on begins, a multiple of `parts`; traced, within `on_each`."""
+        if not self.axes:
+            return start
         return start + jax.lax.axis_index(self.axes) * (number // self.parts)
 
     def own(self, rows: Any) -> Any:
@@ -195,10 +200,14 @@ class Spread:
         """
         if not self.rows_divided:
             return read(leaf, self.own(indices))
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            words = self.own_rows(jax.random.key_data(leaf), indices, read)
+            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
         here = indices - jax.lax.axis_index(self.axes) * leaf.shape[0]
         rows = read(leaf, jnp.where((here >= 0) & (here < leaf.shape[0]), here, leaf.shape[0]))
-        added = rows.astype(jnp.int8) if rows.dtype == jnp.bool_ else rows  # zeros but on one device
-        return jax.lax.psum_scatter(added, self.axes, scatter_dimension=0, tiled=True).astype(rows.dtype)
+        added = _as_whole_numbers(rows)  # zeros but on one device
+        own = jax.lax.psum_scatter(added, self.axes, scatter_dimension=0, tiled=True)
+        return own.view(rows.dtype) if jnp.issubdtype(rows.dtype, jnp.floating) else own.astype(rows.dtype)
 
     def _divided(self, params: Any) -> Any:
         """Over which of `axes` the parameters are divided, without those that end at none."""
@@ -272,10 +281,19 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
     if len(divided) > 1:
         raise _several("has its rows over the axes", "divide all of the data alike", _rows_of, {"data": data})
     busy = {axis for leaf in jax.tree.leaves(params) for axes in _axes_of(leaf) for axis in axes}
-    free = tuple(axis for axis in mesh.axis_names if axis not in busy)
+    dividing = tuple(axis for axis in mesh.axis_names if mesh.shape[axis] > 1)
+    free = tuple(axis for axis in dividing if axis not in busy)
     kept = tuple(PartitionSpec(*_axes_of(leaf)) for leaf in jax.tree.leaves(changing))
     of_rows = divided.pop()
-    return Spread(mesh, of_rows or free or tuple(mesh.axis_names), kept, bool(of_rows))
+    axes = tuple(axis for axis in of_rows if axis in dividing) if of_rows else free or dividing
+    return Spread(mesh, axes, kept, bool(of_rows and axes))
+
+
+def _as_whole_numbers(rows: Any) -> Any:
+    """Rows to which zeros can be added without a change of any bit: not of -0.0, nor of floats too small for a device to add."""
+    if jnp.issubdtype(rows.dtype, jnp.floating):
+        return rows.view(f"uint{jnp.finfo(rows.dtype).bits}")
+    return rows.astype(jnp.int8) if rows.dtype == jnp.bool_ else rows
 
 
 def _automatic(mesh: Mesh) -> Mesh:

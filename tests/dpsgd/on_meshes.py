@@ -111,6 +111,7 @@ LAYOUTS = {
     "two": ((2,), ("data",), everywhere, rows),
     "fully": ((8,), ("data",), fully, rows),
     "tensors": ((4, 2), ("data", "model"), tensors, rows),
+    "tensors, data on one": ((1, 2), ("data", "model"), tensors, rows),
     "tensors, data everywhere": ((4, 2), ("data", "model"), tensors, everywhere),
 }
 
@@ -139,6 +140,7 @@ def main(chosen: list[str]) -> None:
                 jax.tree.map(lambda a, b: np.testing.assert_array_equal(whole(a), whole(b)), read.params, state.params)
     if jax.process_count() == 1:
         goes_on_elsewhere(alone)
+        same_rows()
         refuse_other_meshes()
     else:
         refuse_other_processes()
@@ -172,6 +174,29 @@ def check_work(step: Any, state: Any, data: Any) -> None:
     assert any(n <= most for n in rows), (rows, most)
     if all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state.params)):
         assert not any(most < n < N and n not in (16, 128) for n in rows), (rows, most)
+
+
+def same_rows() -> None:
+    """A row comes to the device that computes with it as it was: keys, signs of zeros, and what is next to zero."""
+    signs = np.where(np.arange(N) % 2, -0.0, 0.0).astype(np.float32)
+    data = (jax.random.split(KEYS[0], N), jnp.asarray(signs), jnp.asarray(signs, jnp.bfloat16), jnp.full(N, 1e-40))
+    params = {"w": jnp.ones(4)}
+
+    def of_bits(params: Any, example: Any) -> Any:
+        key, *floats = example
+        bits = [jax.lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}") % 1021 for x in floats]
+        return jnp.sum(params["w"] * jnp.stack([jax.random.uniform(key), *[jnp.float32(each) for each in bits]]))
+
+    mesh = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4])
+    on_mesh = jax.device_put(data, NamedSharding(mesh, PartitionSpec("data")))
+    totals = []
+    for rows in (data, on_mesh):
+        step = dataclasses.replace(RUN, clip_norm=1e6, noise_multiplier=0.0).make_step(
+            of_bits, REMEMBERS, self_check=False
+        )
+        state, _ = step(step.init(params, jax.random.key(7)), rows)
+        totals.append(np.asarray(state.opt_state["w"]))
+    np.testing.assert_allclose(totals[1], totals[0], rtol=1e-5)
 
 
 def refuse_other_meshes() -> None:

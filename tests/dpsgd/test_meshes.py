@@ -15,7 +15,7 @@ def on_eight_devices(*layouts: str) -> None:
 
 
 def test_a_run_with_its_data_or_all_of_it_divided_over_eight_devices_is_the_same_run() -> None:
-    on_eight_devices("rows", "fully")
+    on_eight_devices("rows", "fully", "tensors, data on one")
 
 
 @pytest.mark.slow
