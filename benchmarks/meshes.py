@@ -114,9 +114,29 @@ class Steps:
         carry = self._placed((self.workload.params, optimizer.init(self.workload.params)))
         stay = jax.tree.map(lambda leaf: leaf.sharding, carry)
         everywhere = NamedSharding(self.mesh, PartitionSpec())
+        kept = jax.tree.map(lambda sharding: sharding.spec, stay[0])
+
+        def own_gradient(params: Any, batch: Any, mask: Any) -> Any:
+            """Of a device's own rows, added up; written out, since what the compiler makes of divided parameters may be worse."""
+
+            def loss(params: Any) -> Any:
+                losses = jax.vmap(self.workload.loss, (None, 0))(params, batch)
+                return jnp.sum(jnp.where(mask, losses, 0)) / run.expected_batch_size
+
+            value, grads = jax.value_and_grad(loss)(jax.tree.map(_gathered, params, kept))
+            return jax.lax.psum(value, AXIS), jax.tree.map(_added_up, grads, kept)
+
+        by_rows = PartitionSpec(AXIS)
+        gradient = jax.shard_map(
+            own_gradient,
+            mesh=self.mesh,
+            in_specs=(kept, by_rows, by_rows),
+            out_specs=(PartitionSpec(), kept),
+            check_vma=False,
+        )
 
         def divided(leaf: Any) -> Any:
-            return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, PartitionSpec(AXIS)))
+            return jax.lax.with_sharding_constraint(leaf, NamedSharding(self.mesh, by_rows))
 
         def step(carry: Any, key: Any, number: Any, data: Any) -> Any:
             params, opt_state = carry
@@ -124,14 +144,7 @@ class Steps:
             mask = divided(jnp.arange(rows) < draw.size)
             drawn = jax.lax.with_sharding_constraint(draw.indices[:rows], everywhere)
             batch = jax.tree.map(lambda leaf: divided(rows_at(leaf, drawn)), data)
-            params_everywhere = jax.lax.with_sharding_constraint(params, everywhere)
-
-            def loss(params: Any) -> Any:
-                losses = jax.vmap(self.workload.loss, (None, 0))(params, batch)
-                return jnp.sum(jnp.where(mask, losses, 0)) / run.expected_batch_size
-
-            value, grads = jax.value_and_grad(loss)(params_everywhere)
-            grads = jax.lax.with_sharding_constraint(grads, stay[0])
+            value, grads = gradient(params, batch, mask)
             updates, opt_state = optimizer.update(grads, opt_state, params)
             return (optax.apply_updates(params, updates), opt_state), value
 
@@ -176,3 +189,15 @@ class Steps:
     def _shapes(self, tree: Any, spec: Callable[[Any], PartitionSpec]) -> Any:
         sharded = lambda leaf: NamedSharding(self.mesh, spec(leaf))
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharded(leaf)), tree)
+
+
+def _gathered(leaf: Any, spec: PartitionSpec) -> Any:
+    """A parameter of which a device has its part."""
+    return jax.lax.all_gather(leaf, AXIS, axis=spec.index(AXIS), tiled=True) if AXIS in spec else leaf
+
+
+def _added_up(leaf: Any, spec: PartitionSpec) -> Any:
+    """A gradient of all devices, of which each gets the part that it has of the parameter."""
+    if AXIS not in spec:
+        return jax.lax.psum(leaf, AXIS)
+    return jax.lax.psum_scatter(leaf, AXIS, scatter_dimension=spec.index(AXIS), tiled=True)
