@@ -67,7 +67,7 @@ WITHOUT_EFFECT: list[tuple[type, list[str], dict[str, str]]] = [
             "truncated-batch-size": "64",
         },
     ),
-    (TrainOptions, TABLE, {"data-dir": "/tmp"}),
+    (TrainOptions, TABLE, {"data-dir": "/tmp", "reading": "disk"}),
     (TrainOptions, [*TABLE, "--hidden"], {"activation": "relu"}),
     (TrainOptions, ["train", "--hidden"], {"activation": "relu"}),
     (TrainOptions, ["train"], {"activation": "relu", "augmentations": "4"}),
