@@ -126,14 +126,14 @@ class CompiledText:
     @cached_property
     def collectives(self) -> list[Collective]:
         """Operations between devices, in their order; one that is begun here and done there, or spread over fusions, is one."""
-        found: dict[tuple[str, ...], Collective] = {}
+        found: dict[tuple[str, str], Collective] = {}
         for each in self.running:
             for operation, kind in self._between_devices(each.operation):
-                channel = re.search(r"channel_id=(\d+)", operation.rest)
+                chain = re.search(r'chain_id="(\d+)"', operation.rest)  # of one that several fusions carry out
+                one = ("chain", chain[1]) if chain else (each.operation.name, operation.name)
                 shape = re.sub(r"\{[^}]*\}|/\*.*?\*/", "", operation.shape)
                 own, arrays = self.source(operation), self._arrays_between_devices(operation, kind)
                 source = own if own != operation.kind else each.source
-                one = (kind, shape, channel[1] if channel else operation.name)
                 found.setdefault(one, Collective(kind, shape, arrays, each.times, source, each.in_unknown_loop))
         return list(found.values())
 

@@ -91,12 +91,12 @@ FUSED = """HloModule jit_step
 
 %begins (q: f32[4,4]) -> f32[16,4] {
   %q = f32[4,4]{1,0} parameter(0)
-  ROOT %gathered = f32[16,4]{1,0} all-gather(%q), channel_id=2, dimensions={0}
+  ROOT %gathered = f32[16,4]{1,0} all-gather(%q), channel_id=1, dimensions={0}, frontend_attributes={chain_id="0"}
 }
 
 %ends (r: f32[4,4]) -> f32[16,4] {
   %r = f32[4,4]{1,0} parameter(0)
-  ROOT %gathered.clone = f32[16,4]{1,0} all-gather(%r), channel_id=2, dimensions={0}
+  ROOT %gathered.clone = f32[16,4]{1,0} all-gather(%r), channel_id=1, dimensions={0}, frontend_attributes={chain_id="0"}
 }
 
 %less (at.1: (s32[], f32[16,4])) -> pred[] {
@@ -111,6 +111,8 @@ FUSED = """HloModule jit_step
   %done = f32[16,4]{1,0} fusion(%scattered), kind=kCustom, calls=%ends
   %passing = (f32[4]{0}, f32[4]{0}, u32[]) collective-permute-start(%few), channel_id=1, source_target_pairs={{0,1}}
   %passed = f32[4]{0} collective-permute-done(%passing)
+  %other = f32[4,4]{1,0} reduce-scatter(%done), channel_id=1, dimensions={0}, to_apply=%add
+  %another = f32[4,4]{1,0} reduce-scatter(%x), channel_id=1, dimensions={0}, to_apply=%add
   ROOT %next = (s32[], f32[16,4]{1,0}) tuple(%at, %done)
 }
 
@@ -124,4 +126,5 @@ ENTRY %main (y: f32[16,4]) -> f32[16,4] {
 
 def test_operations_between_devices_are_found_where_they_are_fused_and_counted_once_with_their_bytes() -> None:
     found = [(each.kind, each.bytes, each.times) for each in CompiledText(FUSED).collectives]
-    assert found == [("reduce-scatter", 4 * 64, 3), ("all-gather", 4 * 64, 3), ("collective-permute", 4 * 4, 3)]
+    scattered, gathered = ("reduce-scatter", 4 * 64, 3), ("all-gather", 4 * 64, 3)
+    assert found == [scattered, gathered, ("collective-permute", 4 * 4, 3), scattered, scattered]
