@@ -22,7 +22,7 @@ import jaxdp
 from jaxdp._spread import spread_of
 from jaxdp.reading import Source
 
-OF_SEVERAL = sys.argv[1:2] == ["--of"]
+OF_SEVERAL = __name__ == "__main__" and sys.argv[1:2] == ["--of"]
 if OF_SEVERAL:  # before anything is computed
     jax.distributed.initialize(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
 
