@@ -204,6 +204,7 @@ def refuse_other_meshes() -> None:
     other = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4])
     for params, data, message in (
         (placed(one, PARAMS, everywhere), placed(other, DATA, rows), "put the state and the data on one mesh"),
+        (placed(one, PARAMS, everywhere), jax.device_put(DATA, jax.devices()[1]), "put all data there"),
         (PARAMS, (placed(one, DATA[0], rows), placed(one, DATA[1], everywhere)), "divide all of the data alike"),
     ):
         with pytest.raises(jaxdp.UsageError, match=message):
