@@ -91,6 +91,7 @@ WITHIN = {  # what other packages call with values that were checked
         "check_noise",
         "cuts",
         "gaussian_event_of",
+        "in_order",
         "kind_of",
         "prepared",
         "resolve",
