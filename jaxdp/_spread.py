@@ -260,8 +260,8 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
         data: pytree of arrays [n, ...].
 
     Raises:
-        UsageError: for arrays on different meshes, or on one of some of the processes, and data whose leaves are divided over
-            different axes.
+        UsageError: for arrays on different meshes, or on one of some of the processes, data on a device beside the mesh, and
+            data whose leaves are divided over different axes.
     """
     meshes = {mesh for leaf in jax.tree.leaves((changing, data)) if (mesh := _mesh_of(leaf))}
     if not meshes:
@@ -277,6 +277,13 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
             f"the mesh is of the processes {sorted(processes)} of {jax.process_count()}: lay the arrays out over devices of all "
             "processes, jax.devices(), or of this one alone, jax.local_devices()"
         )
+    devices = set(mesh.devices.flat)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+        if getattr(leaf, "committed", False) and leaf.devices() != devices:
+            raise UsageError(
+                f"data{jax.tree_util.keystr(path)} was put on {', '.join(map(str, leaf.devices()))}, and other arrays are on "
+                f"{mesh}: put all data there, with jax.device_put(array, jax.NamedSharding(mesh, spec))"
+            )
     divided = {_rows_of(leaf) for leaf in jax.tree.leaves(data) if _mesh_of(leaf)} or {()}
     if len(divided) > 1:
         raise _several("has its rows over the axes", "divide all of the data alike", _rows_of, {"data": data})

@@ -242,3 +242,36 @@ def _innermost(event: Any) -> Any:
     while not hasattr(event, "noise_multiplier"):
         event = event.event
     return event
+
+
+# The run on which most of it is seen.
+
+SIZE = 40
+
+
+def shared_weight(params: Any, x: jax.Array) -> jax.Array:
+    """A weight that two layers share, and gradients of all lengths."""
+    hidden = jnp.tanh(x @ params["shared"])
+    return jnp.vdot(hidden @ params["shared"], params["out"]) + jnp.vdot(x @ params["shared"], params["out"])
+
+
+def problem(size: int = SIZE) -> tuple[Callable[..., Any], Any, Any]:
+    """Records from 1e-3 to 1e3 in length, and two leaves of more than 100 entries."""
+    rng = np.random.default_rng(5)
+    scales = 10.0 ** rng.uniform(-3.0, 3.0, (size, 1))
+    normal = lambda *shape: rng.normal(size=shape).astype(np.float32)
+    params = {"shared": jnp.asarray(normal(12, 12)), "out": jnp.ones(12), "more": jnp.zeros((12, 12))}
+    loss = lambda p, x: shared_weight(p, x) + jnp.vdot(p["more"], jnp.outer(x, x))
+    return loss, params, jnp.asarray((normal(size, 12) * scales).astype(np.float32))
+
+
+def a_run(**changes: Any) -> jaxdp.DPSGD:
+    usual = {
+        "num_examples": SIZE,
+        "expected_batch_size": 10,
+        "steps": 60,
+        "clip_norm": 0.7,
+        "noise_multiplier": 1.2,
+        "microbatch_size": 4,
+    }
+    return jaxdp.DPSGD(**{**usual, **changes})

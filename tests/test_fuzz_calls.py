@@ -23,6 +23,7 @@ RESULTS = {  # what functions return, which nobody needs to make, and what other
         "ClippedSum",
         "Clipping",
         "DrawSums",
+        "Summing",
         "Examples",
         "Groups",
         "Explanation",
@@ -61,6 +62,10 @@ RESULTS = {  # what functions return, which nobody needs to make, and what other
         "Columns",
         "Dataset",
         "Labelled",
+        "Column",
+        "Fingerprints",
+        "OnDisk",
+        "Records",
         "Table",
         "Task",
         "Encoding",
@@ -82,7 +87,17 @@ WITHIN = {  # what other packages call with values that were checked
         "rows_at",
     ),
     *("check_numbers", "check_suitable", "check_transform", "validate"),
-    *("check_noise", "cuts", "gaussian_event_of", "kind_of", "resolve", "short_name", "words_of_batch_size"),
+    *(
+        "check_noise",
+        "cuts",
+        "gaussian_event_of",
+        "in_order",
+        "kind_of",
+        "prepared",
+        "resolve",
+        "short_name",
+        "words_of_batch_size",
+    ),
 }
 
 

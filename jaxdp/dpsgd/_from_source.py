@@ -22,6 +22,7 @@ from .._spread import Spread
 from ..clipping import ClippedGrad, Summing
 from ..reading import Block, Reader, Source
 from ._description import Run
+from ._self_check import signature
 
 _SAMPLES = 16  # records by which processes see that they read the same
 
@@ -33,6 +34,7 @@ class _Reading:
     Attributes:
         source: what is read.
         keys: of the run whose draws they are.
+        kind: of the arguments that addends are made of.
         summing: how blocks are added up.
         rows: of a block.
         places: which of them this process reads.
@@ -44,6 +46,7 @@ class _Reading:
 
     source: Source
     keys: Any
+    kind: Any
     summing: Summing
     rows: int
     places: np.ndarray
@@ -52,10 +55,10 @@ class _Reading:
     sizes: dict[int, int]
     next: int
 
-    def is_of(self, source: Source, keys: Any, spread: Spread | None, step: int) -> bool:
+    def is_of(self, source: Source, keys: Any, kind: Any, spread: Spread | None, step: int) -> bool:
         """Whether it can go on with this step."""
         same = self.source is source and self.keys is keys and self.summing.spread == spread
-        return same and self.next == step
+        return same and self.kind == kind and self.next == step
 
 
 class FromSource:
@@ -109,7 +112,8 @@ class FromSource:
         (keys_there, number, shared) = put((keys, jnp.int32(step), shared))
         params, _, rule_state, _ = carry
         given = (params, rule_state, keys_there, number, shared)
-        if self._reading is None or not self._reading.is_of(source, keys, spread, step):
+        kind = signature(given)
+        if self._reading is None or not self._reading.is_of(source, keys, kind, spread, step):
             self.close()
             self._reading = self._read(given, keys, step, source, spread)
         reading, summing = self._reading, self._reading.summing
@@ -119,11 +123,11 @@ class FromSource:
             for block in reading.reader.blocks(step):
                 rows, mask = self._placed(block, reading.sizes[step], reading)
                 addends = self._add(addends, rows, mask, put(jnp.int32(block.start)), *given, summing=summing)
+            size = put(jnp.int32(reading.sizes.pop(step, 0)))
+            made = self._make(carry, addends, keys_there, size, summing=summing)
         except BaseException:  # of a record that can't be read, or Ctrl-C: the next step begins to read anew
             self.close()
             raise
-        size = put(jnp.int32(reading.sizes.pop(step, 0)))
-        made = self._make(carry, addends, keys_there, size, summing=summing)
         reading.next = step + 1
         if reading.next == self._run.steps:
             self.close()
@@ -138,12 +142,14 @@ class FromSource:
 
     def _read(self, given: tuple[Any, ...], keys: Any, step: int, source: Source, spread: Spread | None) -> _Reading:
         """Begin to read at a step."""
+        kind = signature(given)
         given = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), given)
         params, _, _, _, shared = given
         sampler = self._run.sampler(_on_this_process(keys.sampling))
         summing = Summing(self._grad_fn, spread, sampler.usual_size)
         one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), source.like)
-        rows = summing.microbatch_size(params, one, shared, keys.loss if self._takes_rng else None, len(source))
+        rng = keys.loss if self._takes_rng else None
+        rows = _size(lambda shared: summing.microbatch_size(params, one, shared, rng, len(source)), shared)
         places = np.arange(rows) if spread is None else spread.places_here(rows)
         sizes: dict[int, int] = {}
 
@@ -157,7 +163,7 @@ class FromSource:
         remaining = self._run.steps - step
         reader = Reader(source, draw, block=rows, most=usual, first=step, steps=remaining, places=places)
         return _Reading(
-            source, keys, summing, rows, places, self._zeros(given, source, summing, rows), reader, sizes, step
+            source, keys, kind, summing, rows, places, self._zeros(given, source, summing, rows), reader, sizes, step
         )
 
     def _zeros(self, given: tuple[Any, ...], source: Source, summing: Summing, rows: int) -> Callable[[], Any]:
@@ -230,6 +236,13 @@ class FromSource:
 def samples(source: Source) -> Any:
     """Some records, from all parts of a source, by which processes see that they have the same."""
     return source.read(np.unique(np.linspace(0, len(source) - 1, _SAMPLES).astype(np.int64)))
+
+
+def _size(of: Callable[[Any], int], shared: Any) -> int:
+    """`of(shared)`, in which what is shared are arrays, as a loss takes them, though only their shapes are known."""
+    found: list[int] = []
+    jax.eval_shape(lambda shared: found.append(of(shared)), shared)
+    return found[0]
 
 
 def _on_this_process(key: Any) -> Any:

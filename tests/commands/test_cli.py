@@ -244,13 +244,13 @@ def test_resuming_with_other_options_says_what_differs(
 
 
 def test_resuming_on_other_data_is_refused(tfds_dir: Path, tmp_path: Path, capsys, monkeypatch) -> None:
-    import jaxdp.commands.train._train as train_module
+    from jaxdp.data._tfds import Prepared
 
     interrupt_at_epoch_of(["train", "--no-dp", "--data-dir", str(tfds_dir)], 1, tmp_path / "run", monkeypatch)
     capsys.readouterr()
-    real = train_module.datasets.load
-    changed = lambda *arguments, **_: real(*arguments)._replace(train_labels=np.zeros(512, np.int32)).labelled()
-    monkeypatch.setattr(train_module.datasets, "load_labelled", changed)
+    decoded = Prepared.decoded
+    changed = lambda *arguments: decoded(*arguments)._replace(train_labels=np.zeros(512, np.int32))
+    monkeypatch.setattr(Prepared, "decoded", changed)
     assert "let anyone subtract the noise" in refused(["train", "--resume", str(tmp_path / "run")], capsys)
 
 

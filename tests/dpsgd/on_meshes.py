@@ -22,7 +22,7 @@ import jaxdp
 from jaxdp._spread import spread_of
 from jaxdp.reading import Source
 
-OF_SEVERAL = sys.argv[1:2] == ["--of"]
+OF_SEVERAL = __name__ == "__main__" and sys.argv[1:2] == ["--of"]
 if OF_SEVERAL:  # before anything is computed
     jax.distributed.initialize(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
 
@@ -204,6 +204,7 @@ def refuse_other_meshes() -> None:
     other = jax.make_mesh((4,), ("data",), devices=jax.devices()[:4])
     for params, data, message in (
         (placed(one, PARAMS, everywhere), placed(other, DATA, rows), "put the state and the data on one mesh"),
+        (placed(one, PARAMS, everywhere), jax.device_put(DATA, jax.devices()[1]), "put all data there"),
         (PARAMS, (placed(one, DATA[0], rows), placed(one, DATA[1], everywhere)), "divide all of the data alike"),
     ):
         with pytest.raises(jaxdp.UsageError, match=message):

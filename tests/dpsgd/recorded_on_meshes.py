@@ -13,21 +13,23 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType
-from recorded import violations
-from test_recorded_run import a_run, problem
+from recorded import a_run, problem, violations
 
 from jaxdp.noise import Gaussian
 from jaxdp.noise.draws import standard_normal
 
-MESH = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
 ROWS, EVERYWHERE = jax.P("data"), jax.P()
 LAYOUTS = {"everywhere": (EVERYWHERE, EVERYWHERE), "rows": (EVERYWHERE, ROWS), "fully": (ROWS, ROWS)}
+
+
+def mesh() -> jax.sharding.Mesh:
+    return jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
 
 
 def found(layout: str) -> set[str]:
     loss, params, records = problem()
     of_params, of_data = LAYOUTS[layout]
-    put = lambda spec: lambda tree: jax.device_put(tree, jax.NamedSharding(MESH, spec))
+    put = lambda spec: lambda tree: jax.device_put(tree, jax.NamedSharding(mesh(), spec))
     return violations(a_run(), loss, put(of_params)(params), records, steps=60, place=put(of_data))
 
 
@@ -43,7 +45,7 @@ def on_each_device(patch: pytest.MonkeyPatch, noisy: Callable[[Any, Any, Any], A
             keys = jax.random.split(key, len(leaves))
             return structure.unflatten([noisy(k, leaf, scale) for k, leaf in zip(keys, leaves, strict=True)])
 
-        program = jax.shard_map(own, mesh=MESH, in_specs=EVERYWHERE, out_specs=EVERYWHERE, check_vma=False)
+        program = jax.shard_map(own, mesh=mesh(), in_specs=EVERYWHERE, out_specs=EVERYWHERE, check_vma=False)
         return program(sums), state._replace(step=state.step + 1)
 
     patch.setattr(Gaussian, "update", update)
@@ -55,7 +57,7 @@ def own_noise_on_each_device(patch: pytest.MonkeyPatch) -> None:
 
 def noise_before_the_devices_add_up(patch: pytest.MonkeyPatch) -> None:
     def noisy(key: Any, leaf: Any, scale: Any) -> Any:
-        return jax.lax.psum(leaf / MESH.size + scale * standard_normal(key, leaf.shape), "data")
+        return jax.lax.psum(leaf / mesh().size + scale * standard_normal(key, leaf.shape), "data")
 
     on_each_device(patch, noisy)
 

@@ -141,6 +141,42 @@ def test_what_is_no_array_and_no_source_is_refused_with_the_name_of_what_reads_i
         step(step.init(PARAMS, jax.random.key(3)), [Path(f"{i}.npy") for i in range(N)])
 
 
+def test_what_is_shared_reaches_the_loss_as_it_does_over_arrays() -> None:
+    def scaled(params: Any, example: Any, weights: Any, power: int, rng: Any) -> Any:
+        value, _ = loss(params, example, rng)
+        return value * weights.mean() ** power, weights
+
+    states = []
+    for records in (jax.tree.map(jnp.asarray, data()), Source(data())):
+        step = jaxdp.DPSGD(**USUAL).make_step(scaled, optax.sgd(0.1), has_aux=True, self_check=False)
+        state = step.init(PARAMS, jax.random.key(3))
+        for length in (2, 3):  # of another shape at each step
+            state, metrics = step(state, records, jnp.full(length, 1.5), 2)
+            assert metrics.aux.shape == (length,)
+        step.close()
+        states.append(state)
+    assert_same(*states)
+
+
+def test_an_error_in_the_optimizer_leaves_a_state_to_go_on_from() -> None:
+    failing: list[bool] = []
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        del params
+        if failing:
+            raise ZeroDivisionError(failing.pop())
+        return updates, state
+
+    optimizer = optax.GradientTransformation(lambda params: (), update)
+    step = jaxdp.DPSGD(**USUAL).make_step(loss, optimizer, has_aux=True, self_check=False)
+    state, source = step.init(PARAMS, jax.random.key(3)), Source(data())
+    failing.append(True)
+    with pytest.raises(ZeroDivisionError):
+        step(state, source)
+    step(state, source)
+    step.close()
+
+
 def test_the_self_check_knows_the_kind_of_records() -> None:
     step = jaxdp.DPSGD(**USUAL).make_step(lambda params, example, rng: loss(params, example, rng)[0], optax.sgd(0.1))
     step(step.init(PARAMS, jax.random.key(3)), Source(data()))

@@ -10,12 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from test_teachers import OPTIMIZER, init, logits, loss, records, trained
+from small_teachers import OPTIMIZER, init, logits, loss, records, trained
 
 from jaxdp import UsageError
 from jaxdp.pate._teachers import Ensemble
 
-OF_SEVERAL = len(sys.argv) > 2
+OF_SEVERAL = __name__ == "__main__" and len(sys.argv) > 2
 if OF_SEVERAL:  # before anything is computed
     jax.distributed.initialize(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
 
