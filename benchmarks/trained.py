@@ -13,6 +13,7 @@ from typing import Any
 
 import tyro
 
+from jaxdp.commands._options import ALONE
 from jaxdp.commands.pate import PateOptions
 from jaxdp.commands.train import TrainOptions
 
@@ -24,7 +25,8 @@ def recipe_of(words: Iterable[str]) -> dict[str, Any]:
     """What a command's words leave the rest to: the recipe of `train`, the options of `pate`."""
     command, *options = words
     if command == "pate":
-        return asdict(tyro.cli(PateOptions, args=options))
+        given = asdict(tyro.cli(PateOptions, args=options))
+        return {name: value for name, value in given.items() if name not in ALONE}  # by how many processes changes nothing
     return asdict(tyro.cli(TrainOptions, args=options).recipe_in_use)
 
 
