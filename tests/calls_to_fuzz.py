@@ -295,6 +295,11 @@ def _of_reading() -> Iterator[tuple[str, Call]]:
     read = lambda indices, **how: reading.Source(**how).read(indices)
     yield "Source", Call(read, {**source, "indices": np.array([4, 0])}, rows)
 
+    def all_in_order(records: Any, **part: Any) -> list[Any]:
+        return list(reading.in_order(reading.Source(records), **part))
+
+    yield "in_order", Call(all_in_order, {"records": IMAGES, "start": 1, "end": 4}, rows)
+
     def blocks(records: Any, **how: Any) -> list[reading.Block]:
         with reading.Reader(reading.Source(records), np.arange, **how) as reader:
             return list(reader.blocks(2))

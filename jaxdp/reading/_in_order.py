@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .. import _checks
 from ._reader import Reader
 from ._source import Source
 
@@ -20,21 +21,27 @@ def in_order(source: Source, start: int = 0, end: int | None = None) -> Iterator
         start: the first record.
         end: the one after the last; by default there is none.
 
-    Yields:
-        Pytrees of arrays [rows, ...].
+    Returns:
+        An iterator over pytrees of arrays [rows, ...].
 
     Raises:
-        UsageError: for a record that can't be read, as `Reader.blocks`.
+        UsageError: for arguments of another kind, and a record that can't be read, as `Reader.blocks`.
     """
-    start, end, _ = slice(start, end).indices(len(source))
-    if start >= end:
+    _checks.instance("source", source, Source, "give jaxdp.reading.Source(records)")
+    first = _checks.step("start", start)
+    last = len(source) if end is None else min(_checks.step("end", end), len(source))
+    return _blocks(source, first, last)
+
+
+def _blocks(source: Source, start: int, end: int) -> Iterator[Any]:
+    steps = -(-(end - start) // _ROWS)
+    if steps <= 0:
         return
 
     def rows(step: int) -> np.ndarray:
         first = start + step * _ROWS
         return np.arange(first, min(first + _ROWS, end))
 
-    steps = -(-(end - start) // _ROWS)
     with Reader(source, rows, block=_ROWS, most=_ROWS, first=0, steps=steps) as reader:
         for step in range(steps):
             size = len(rows(step))
