@@ -14,8 +14,9 @@ from ...accounting import Ledger, rounded_up
 from ...runs._finished import FinishedRun
 from ...runs._folder import PRIVATE, RunFolder, new_path
 from ...runs._report import two_columns
+from ._ledger import read_ledger
 from ._options import TrainOptions
-from ._train import read_ledger, train, train_in_folder
+from ._train import train, train_in_folder
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from ...runs._report import ProgressDisplay, progress_display, rows_shown
 from .. import _options
 from .._sampling import cut_nearly_always
 from ._config import config_of, keys_of
+from ._ledger import read_ledger
 from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
 from ._plain_step import PlainStep
@@ -309,7 +310,7 @@ class _Job:
             except UsageError as error:
                 if not isinstance(data, Source):
                     raise
-                raise UsageError(f"{error}; what was trained is kept: to go on, {self._to_go_on}") from error
+                raise UsageError(f"{error}; once it can be read, go on by {self._to_go_on}") from error
         return loop, state
 
     def _evaluated(self, state: TrainState, test: tuple[Any, np.ndarray] | None) -> dict[str, float]:
@@ -375,23 +376,6 @@ def _show(folder: RunFolder, console: Console) -> None:
 
 def _path_for(options: TrainOptions) -> Path:
     return options.output or new_path(f"{options.dataset.replace('/', '-')}-{options.architecture}")
-
-
-def read_ledger(path: Path | None) -> Ledger:
-    """The ledger in a JSON file, or in the statement.json of a run; an empty one for None.
-
-    Raises:
-        UsageError: where the file can't be read, or holds no ledger.
-    """
-    if path is None:
-        return Ledger()
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"--ledger={path} can't be read ({error}): give the statement.json of a run, or a ledger's to_dict() as JSON"
-        ) from error
-    return Ledger.from_dict(content.get("ledger", content) if isinstance(content, dict) else content)
 
 
 def _problem(options: TrainOptions, setting: _Setting, spent_before: Ledger) -> Problem:
