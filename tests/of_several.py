@@ -32,9 +32,9 @@ def free_address() -> str:
         return f"localhost:{free.getsockname()[1]}"
 
 
-def started(commands: list[list[str]], *, devices: int = 1) -> list[subprocess.Popen[str]]:
-    """One Python for each list of arguments, with so many devices each."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+def started(commands: list[list[str]], *, devices: int = 1, as_usual: bool = False) -> list[subprocess.Popen[str]]:
+    """One Python for each list of arguments, with so many devices each; what it compiles is as tests have it, or as usual."""
+    flags = f"{'' if as_usual else os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     path = os.pathsep.join([str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": path}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": env}
@@ -52,9 +52,9 @@ def ended(processes: list[subprocess.Popen[str]], *, within: float = 240) -> lis
     return [Ended(process.returncode, *each) for process, each in zip(processes, said, strict=True)]
 
 
-def together(commands: list[list[str]], *, devices: int = 1) -> list[Ended]:
+def together(commands: list[list[str]], *, devices: int = 1, as_usual: bool = False) -> list[Ended]:
     """Start them all and wait for their ends."""
-    return ended(started(commands, devices=devices))
+    return ended(started(commands, devices=devices, as_usual=as_usual))
 
 
 def same_run(folder: Path, other: Path) -> None:

@@ -27,6 +27,7 @@ def test_two_processes_make_the_run_of_one(options: list[str], on_one: Path, tmp
     same_run(tmp_path / "run", on_one)
 
 
+@pytest.mark.slow
 def test_processes_with_other_options_or_another_seed_are_refused_before_anything_is_written(
     options: list[str], tmp_path: Path
 ) -> None:

@@ -206,6 +206,7 @@ def as_several(arguments: list[str], number: int = 2) -> list[list[str]]:
     return [["-m", "jaxdp.cli", *arguments, *meeting, f"--process-id={i}"] for i in range(number)]
 
 
+@pytest.mark.slow
 def test_two_processes_end_with_the_labels_of_one(finished: Path, tmp_path: Path) -> None:
     first, second = together(as_several(options(tmp_path / "run")))
     assert (first.code, second.code) == (0, 0), (first, second)

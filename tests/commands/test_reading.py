@@ -70,6 +70,7 @@ def test_what_takes_too_much_memory_is_read_from_disk_and_evaluated_from_there(
     assert_same_run(result(tmp_path / "run"), in_memory)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_disk_where_it_began_in_memory_and_the_other_way_round(
     in_memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_record_that_is_damaged_while_the_run_goes_on_is_named_and_the_run_goe
     assert_same_run(result(folder), in_memory)
 
 
+@pytest.mark.slow
 def test_without_privacy_it_is_the_same_run_from_disk_too(tmp_path: Path) -> None:
     options = ["train", "--model", "mlp", "--no-dp", "--data-dir", str(FIXTURES), "--epochs", "2", "--batch-size", "60"]
     for reading in ("memory", "disk"):

@@ -17,7 +17,8 @@ REFUSED = (
 )
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
 def test_two_processes_train_the_teachers_of_one_and_name_what_they_disagree_on(devices: int, tmp_path: Path) -> None:
     address = free_address()
     files = [tmp_path / f"{i}.npz" for i in range(2)]

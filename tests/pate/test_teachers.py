@@ -1,8 +1,5 @@
 """Teachers: whose records they see, and that training them together gives what training each alone gives."""
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -10,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 from hypothesis import given, settings, strategies as st
+from of_several import together
 from small_teachers import OPTIMIZER, init, logits, loss, records, trained
 
 import jaxdp
@@ -133,7 +131,7 @@ def test_what_makes_no_ensemble_is_refused(changes: dict[str, Any], message: str
 
 ON_FOUR_DEVICES = """
 import jax, numpy as np
-from test_teachers import trained
+from small_teachers import trained
 assert len(jax.devices()) == 4
 together, alone = trained(), trained(at_once=1)
 jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), together.params, alone.params)
@@ -143,7 +141,5 @@ print("the same")
 
 @pytest.mark.slow
 def test_teachers_divided_over_four_devices_are_the_same() -> None:
-    flags = "--xla_force_host_platform_device_count=4"
-    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.path.dirname(__file__)}
-    done = subprocess.run([sys.executable, "-c", ON_FOUR_DEVICES], env=env, capture_output=True, text=True, check=False)
-    assert done.stdout == "the same\n", done.stderr
+    (end,) = together([["-c", ON_FOUR_DEVICES]], devices=4)
+    assert end.out == "the same\n", end.err

@@ -417,18 +417,21 @@ for step in range(1000):
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_program_that_reads() -> None:
     done = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, timeout=120, check=False)
     assert "KeyboardInterrupt" in done.stderr
     assert done.returncode in (-2, 130)
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_with_a_reader_open_ends() -> None:
     code = SLOW.partition("for step in")[0]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_importing_the_library_does_not_import_grain() -> None:
     code = "import jaxdp.reading, sys; print('grain' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
