@@ -1,6 +1,6 @@
 """A data set ten times the memory that the process may use: trained on from disk, and in memory where there is no limit.
 
-    python benchmarks/reading.py                    # about 10 GB on disk and, for the arrays, of memory; gone at the end
+    python benchmarks/reading.py                    # about 12 GiB on disk and, for the arrays, of memory; gone at the end
     python benchmarks/reading.py --models mlp --rounds 5
     python benchmarks/reading.py --quick            # a small set and no limit: whether it runs at all
 
@@ -61,7 +61,7 @@ class Options:
 
     models: tuple[Model, ...] = ("mlp", "cnn")
     """the tutorials' MLP and CNN"""
-    limit: int = 1000
+    limit: int = 1200
     """MiB of memory that the process which reads from disk may use; the data take ten times that"""
     side: int = 64
     """pixels of an image's side; each has three numbers"""
