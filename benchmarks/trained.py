@@ -26,7 +26,9 @@ def recipe_of(words: Iterable[str]) -> dict[str, Any]:
     command, *options = words
     if command == "pate":
         given = asdict(tyro.cli(PateOptions, args=options))
-        return {name: value for name, value in given.items() if name not in ALONE}  # by how many processes changes nothing
+        return {
+            name: value for name, value in given.items() if name not in ALONE
+        }  # by how many processes changes nothing
     return asdict(tyro.cli(TrainOptions, args=options).recipe_in_use)
 
 
