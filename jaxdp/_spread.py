@@ -76,6 +76,16 @@ class Spread:
         whole = jax.jit(lambda tree: tree, out_shardings=self._everywhere)
         return jax.tree.map(lambda leaf: leaf.addressable_data(0), whole(self.everywhere(values)))
 
+    def automatic(self, values: Any) -> Any:
+        """The same values where they are, on axes that the compiler divides over by itself, for what isn't run by `run`."""
+
+        def put(leaf: Any) -> Any:
+            if _mesh_of(leaf) != self.mesh:
+                return leaf
+            return jax.device_put(leaf, NamedSharding(_automatic(self.mesh), leaf.sharding.spec))
+
+        return jax.tree.map(put, values)
+
     @property
     def processes(self) -> int:
         """How many processes the devices are of."""

@@ -328,8 +328,9 @@ class PrivateStep:
         if self._checks_itself and (kind := signature(state.params, shapes, shared)) not in self._checked:
             key = state.keys.loss if self._takes_rng else None
             params = state.params
-            if spread is not None and spread.processes > 1:  # each checks by itself
-                params, shared = spread.here((params, shared))
+            if spread is not None:  # of several processes, each checks by itself
+                as_checked = spread.here if spread.processes > 1 else spread.automatic
+                params, shared, key = as_checked((params, shared, key))
             self_check(self._grad_fn, params, shapes, shared, key)
             self._checked.add(kind)
 

@@ -104,6 +104,10 @@ def tensors(leaf: Any) -> PartitionSpec:
     return PartitionSpec(None, "model") if leaf.shape == (16, 128) else PartitionSpec()
 
 
+def classes(leaf: Any) -> PartitionSpec:
+    return PartitionSpec(None, "model") if leaf.shape == (128, 10) else PartitionSpec()
+
+
 LAYOUTS = {
     "rows": ((8,), ("data",), everywhere, rows),
     "everywhere": ((8,), ("data",), everywhere, everywhere),
@@ -111,6 +115,7 @@ LAYOUTS = {
     "two": ((2,), ("data",), everywhere, rows),
     "fully": ((8,), ("data",), fully, rows),
     "tensors": ((4, 2), ("data", "model"), tensors, rows),
+    "classes": ((4, 2), ("data", "model"), classes, rows),
     "tensors, data on one": ((1, 2), ("data", "model"), tensors, rows),
     "tensors, data everywhere": ((4, 2), ("data", "model"), tensors, everywhere),
 }
