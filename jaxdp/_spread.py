@@ -125,7 +125,7 @@ class Spread:
         kept = self._divided(params)
         each = lambda *given: jax.tree.map(lambda leaf: leaf[None], part(*given))
         in_specs = (kept, rows, *[PartitionSpec()] * len(args))
-        return self._shard_map(each, in_specs, self._stacked(kept))(params, data, *args)
+        return self._shard_map(each, in_specs, self._stacked(kept))(self._by_axes_first(params), data, *args)
 
     def add_up(self, addends: Any) -> Any:
         """What `on_each` gave, added up over the devices: sums divided as the parameters are, others on every device."""
@@ -136,7 +136,20 @@ class Spread:
             sums = jax.tree.map(lambda leaf, spec: self._psum(leaf, self._remaining(spec)), sums, kept)
             return sums, jax.tree.map(lambda leaf: self._psum(leaf, self.axes), others)
 
-        return self._shard_map(total, (self._stacked(kept),), (kept, PartitionSpec()))(addends)
+        sums, others = self._shard_map(total, (self._stacked(kept),), (kept, PartitionSpec()))(addends)
+        return self._by_axes_first(sums), others
+
+    def _by_axes_first(self, params: Any) -> Any:
+        """Where an axis is divided over others before some of `axes`, over those first: XLA can end the process otherwise."""
+
+        def put(leaf: Any, spec: PartitionSpec) -> Any:
+            ordered = [tuple(sorted(names, key=lambda name: name not in self.axes)) for names in _names(spec)]
+            if ordered == _names(spec):
+                return leaf
+            return jax.lax.with_sharding_constraint(leaf, NamedSharding(_automatic(self.mesh), PartitionSpec(*ordered)))
+
+        leaves, structure = jax.tree.flatten(params)
+        return structure.unflatten(map(put, leaves, self.kept))  # of which the parameters are the first
 
     def _stacked(self, kept: Any) -> Any:
         """Where addends are: those of parameters, which are divided like `kept`, and others."""

@@ -146,6 +146,7 @@ def main(chosen: list[str]) -> None:
     if jax.process_count() == 1:
         goes_on_elsewhere(alone)
         same_rows()
+        divided_both_ways()
         refuse_other_meshes()
     else:
         refuse_other_processes()
@@ -202,6 +203,31 @@ def same_rows() -> None:
         state, _ = step(step.init(params, jax.random.key(7)), rows)
         totals.append(np.asarray(state.opt_state["w"]))
     np.testing.assert_allclose(totals[1], totals[0], rtol=1e-5)
+
+
+def divided_both_ways() -> None:
+    """A table over the model's axis and then the data's, beside weights over the model's: one that XLA doesn't divide anew."""
+    mesh = jax.make_mesh((3, 2), ("data", "model"), devices=jax.devices()[:6])
+    params = {"table": jnp.ones((300, 2)), "in": jnp.ones((2, 2)), "over": jnp.ones((2, 2)) / 2}
+    data = (np.arange(3 * 510).reshape(510, 3) % 300, np.ones((510, 3, 2), np.float32))
+
+    def recurrent(params: Any, example: Any) -> Any:
+        def one(carry: Any, row: Any) -> Any:
+            state, weight = carry
+            state = jnp.tanh(row @ params["in"] + state @ weight)
+            return (state, weight), state
+
+        ids, rows = example
+        return jnp.sum(jax.lax.scan(one, (jnp.zeros(2), params["over"]), rows)[1] + params["table"][ids])
+
+    specs = {"table": PartitionSpec(("model", "data")), "in": PartitionSpec(), "over": PartitionSpec(None, "model")}
+    divided = {name: placed(mesh, leaf, lambda _, name=name: specs[name]) for name, leaf in params.items()}
+    run = dataclasses.replace(RUN, num_examples=510, noise_multiplier=0.0)
+    afters = []
+    for where, examples in ((params, data), (divided, placed(mesh, data, rows))):
+        step = run.make_step(recurrent, optax.sgd(0.1), self_check=False)
+        afters.append(step(step.init(where, KEYS[0]), examples)[0].params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(whole(a), b, rtol=1e-4), afters[1], afters[0])
 
 
 def refuse_other_meshes() -> None:
