@@ -266,12 +266,16 @@ class PrivateStep:
         carry = (state.params, state.opt_state, state.rule_state, state.noise_state)
         spread = spread_of(carry, state.params, arrays)
         self._check_gradients(state, data, shared, spread)
+        given = jax.tree.leaves(carry)
         if spread is not None:
             carry = spread.place(carry)
         if isinstance(data, Source):
             carry, metrics = self._over_source(state, carry, data, shared, spread, num_steps)
         else:
             carry, metrics = self._over_arrays(state, carry, data, shared, spread, num_steps)
+        for leaf in given:  # what was put on the mesh is gone as well: another step would draw the same noise
+            if isinstance(leaf, jax.Array) and not leaf.is_deleted():
+                leaf.delete()
         params, opt_state, rule_state, noise_state = carry
         changed = {"params": params, "opt_state": opt_state, "rule_state": rule_state, "noise_state": noise_state}
         if spread is not None and spread.processes > 1:

@@ -146,6 +146,7 @@ def main(chosen: list[str]) -> None:
     if jax.process_count() == 1:
         goes_on_elsewhere(alone)
         same_rows()
+        refuse_a_state_again()
         divided_both_ways()
         refuse_other_meshes()
     else:
@@ -203,6 +204,17 @@ def same_rows() -> None:
         state, _ = step(step.init(params, jax.random.key(7)), rows)
         totals.append(np.asarray(state.opt_state["w"]))
     np.testing.assert_allclose(totals[1], totals[0], rtol=1e-5)
+
+
+def refuse_a_state_again() -> None:
+    """A state that wasn't on the mesh before its step is gone behind it, too."""
+    mesh = jax.make_mesh((2,), ("data",), devices=jax.devices()[2:4])
+    data = placed(mesh, DATA, rows)
+    step = RUN.make_step(loss, optax.sgd(0.1), self_check=False)
+    state = step.init(PARAMS, KEYS[0])
+    step(state, data)
+    with pytest.raises(jaxdp.UsageError, match="the arrays of the state are gone"):
+        step(state, data)
 
 
 def divided_both_ways() -> None:
