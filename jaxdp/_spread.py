@@ -97,9 +97,8 @@ class Spread:
             return leaf
         if not self.mesh.is_multi_process:
             return jax.device_put(leaf, where)
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            words = self._put(jax.random.key_data(leaf), where)
-            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
+        if is_key(leaf):
+            return by_words(partial(self._put, where=where), leaf)
         host = np.asarray(leaf)
         return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
 
@@ -179,26 +178,24 @@ class Spread:
 
     def whole(self, params: Any) -> Any:
         """Parameters of which a device has its part; traced, within `on_each`."""
-
-        def gather(leaf: Any, spec: PartitionSpec) -> Any:
-            for axis, names in enumerate(_names(spec)):
-                if names:
-                    leaf = jax.lax.all_gather(leaf, names, axis=axis, tiled=True)
-            return leaf
-
-        return jax.tree.map(gather, params, self._divided(params))
+        return self._along(lambda leaf, names, axis: jax.lax.all_gather(leaf, names, axis=axis, tiled=True), params)
 
     def scattered(self, sums: Any) -> Any:
         """Sums like `whole` parameters, added up over the devices among which a parameter is divided, each of which has its
         part; traced, within `on_each`."""
+        scatter = lambda leaf, names, axis: jax.lax.psum_scatter(leaf, names, scatter_dimension=axis, tiled=True)
+        return self._along(scatter, sums)
 
-        def scatter(leaf: Any, spec: PartitionSpec) -> Any:
+    def _along(self, collect: Callable[[Any, tuple[str, ...], int], Any], params: Any) -> Any:
+        """`collect(leaf, names, axis)` for each axis of a parameter that is divided over axes of those names."""
+
+        def collected(leaf: Any, spec: PartitionSpec) -> Any:
             for axis, names in enumerate(_names(spec)):
                 if names:
-                    leaf = jax.lax.psum_scatter(leaf, names, scatter_dimension=axis, tiled=True)
+                    leaf = collect(leaf, names, axis)
             return leaf
 
-        return jax.tree.map(scatter, sums, self._divided(sums))
+        return jax.tree.map(collected, params, self._divided(params))
 
     def first(self, start: Any, number: int) -> Any:
         """Where a device's part of `number` positions from `start` on begins, a multiple of `parts`; traced, within `on_each`."""
@@ -223,9 +220,8 @@ class Spread:
         """
         if not self.rows_divided:
             return read(leaf, self.own(indices))
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            words = self.own_rows(jax.random.key_data(leaf), indices, read)
-            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
+        if is_key(leaf):
+            return by_words(partial(self.own_rows, indices=indices, read=read), leaf)
         here = indices - jax.lax.axis_index(self.axes) * leaf.shape[0]
         rows = read(leaf, jnp.where((here >= 0) & (here < leaf.shape[0]), here, leaf.shape[0]))
         added = _as_whole_numbers(rows)  # zeros but on one device
@@ -317,6 +313,16 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
     of_rows = divided.pop()
     axes = tuple(axis for axis in of_rows if axis in dividing) if of_rows else free or dividing
     return Spread(mesh, axes, kept, bool(of_rows and axes))
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether an array is one of keys."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def by_words(function: Callable[[Any], Any], key: Any) -> Any:
+    """Keys of the words that a function makes of a key's."""
+    return jax.random.wrap_key_data(function(jax.random.key_data(key)), impl=jax.random.key_impl(key))
 
 
 def _as_whole_numbers(rows: Any) -> Any:

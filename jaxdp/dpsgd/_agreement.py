@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from .._processes import agree, versions
+from .._spread import is_key
 
 
 def agree_on_step(run: Any, state: Any, data: Any, shared: Any, program: str) -> None:
@@ -43,19 +44,24 @@ def agree_on_step(run: Any, state: Any, data: Any, shared: Any, program: str) ->
 
 def _held(leaf: Any) -> Iterator[tuple[str, bytes]]:
     """The parts of an array that this process holds and another may, by which they are, as hashes of type and contents."""
-    if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        leaf = jax.random.key_data(leaf)
+    leaf = _words(leaf)
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
-        yield "", digest(np.asarray(leaf))
+        yield "", digest(leaf)
         return
     processes: dict[str, set[int]] = {}
     for device, index in leaf.sharding.devices_indices_map(leaf.shape).items():
         processes.setdefault(str(index), set()).add(device.process_index)
     for index, shard in {str(shard.index): shard for shard in leaf.addressable_shards}.items():
         if len(processes[index]) > 1:
-            yield f" at {index}", digest(np.asarray(shard.data))
+            yield f" at {index}", digest(shard.data)
 
 
-def digest(array: np.ndarray) -> bytes:
-    """Of type, shape and contents."""
+def _words(leaf: Any) -> Any:
+    """A key's words, and everything else as it is."""
+    return jax.random.key_data(leaf) if isinstance(leaf, jax.Array) and is_key(leaf) else leaf
+
+
+def digest(leaf: Any) -> bytes:
+    """Of the type, shape and contents of an array, a number or a key."""
+    array = np.asarray(_words(leaf))
     return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()).digest()

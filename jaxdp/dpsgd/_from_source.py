@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._spread import Spread
+from .._spread import Spread, by_words
 from ..clipping import ClippedGrad, Summing
 from ..reading import Block, Reader, Source
 from ._description import Run
@@ -115,7 +115,7 @@ class FromSource:
         kind = signature(given)
         if self._reading is None or not self._reading.is_of(source, keys, kind, spread, step):
             self.close()
-            self._reading = self._read(given, keys, step, source, spread)
+            self._reading = self._read(given, kind, keys, step, source, spread)
         reading, summing = self._reading, self._reading.summing
         addends = reading.zeros()
         agree(partial(self._text, carry, addends, given, reading))
@@ -140,9 +140,10 @@ class FromSource:
             self._reading.reader.close()
             self._reading = None
 
-    def _read(self, given: tuple[Any, ...], keys: Any, step: int, source: Source, spread: Spread | None) -> _Reading:
+    def _read(
+        self, given: tuple[Any, ...], kind: Any, keys: Any, step: int, source: Source, spread: Spread | None
+    ) -> _Reading:
         """Begin to read at a step."""
-        kind = signature(given)
         given = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), given)
         params, _, _, _, shared = given
         sampler = self._run.sampler(_on_this_process(keys.sampling))
@@ -249,5 +250,4 @@ def _on_this_process(key: Any) -> Any:
     """A key that no other process is needed to compute with."""
     if key.is_fully_addressable:
         return key
-    words = np.asarray(jax.random.key_data(key))
-    return jax.random.wrap_key_data(jnp.asarray(words), impl=jax.random.key_impl(key))
+    return by_words(lambda words: jnp.asarray(np.asarray(words)), key)

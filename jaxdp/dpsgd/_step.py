@@ -326,10 +326,12 @@ class PrivateStep:
 
     def _check_gradients(self, state: TrainState, data: Any, shared: tuple[Any, ...], spread: Spread | None) -> None:
         """The self-check of arguments of these shapes and types, before the first step with them."""
+        if not self._checks_itself:
+            return
         shapes = data
         if isinstance(data, Source):
             shapes = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), data.like)
-        if self._checks_itself and (kind := signature(state.params, shapes, shared)) not in self._checked:
+        if (kind := signature(state.params, shapes, shared)) not in self._checked:
             key = state.keys.loss if self._takes_rng else None
             params = state.params
             if spread is not None:  # of several processes, each checks by itself

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import numpy as np
 
 from .._processes import agree, several
 from ..dpsgd._agreement import digest
@@ -21,9 +20,4 @@ def agree_on(**facts: Any) -> None:
 
 def _content(fact: Any) -> bytes:
     leaves, structure = jax.tree.flatten(fact)
-    return str(structure).encode() + b"".join(digest(_plain(leaf)) for leaf in leaves)
-
-
-def _plain(leaf: Any) -> np.ndarray:
-    is_key = isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+    return str(structure).encode() + b"".join(map(digest, leaves))

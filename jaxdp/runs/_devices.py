@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._errors import UsageError
 from .._processes import several, silent_output
+from .._spread import by_words, is_key
 from ..dpsgd._step import TrainState
 from ._device import in_words, use_device
 
@@ -70,9 +71,8 @@ class Devices:
         return NamedSharding(Mesh(np.array(self.all), ("data",)), PartitionSpec())
 
     def _everywhere(self, leaf: Any) -> Any:
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            words = self._everywhere(jax.random.key_data(leaf))
-            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
+        if is_key(leaf):
+            return by_words(self._everywhere, leaf)
         copies = [jax.device_put(leaf, device) for device in self._local]
         return jax.make_array_from_single_device_arrays(copies[0].shape, self._sharding, copies)
 
