@@ -148,13 +148,19 @@ class PrivateStep:
             A `TrainState`.
 
         Raises:
-            UsageError: for parameters that aren't floating-point arrays or hold NaN, what isn't a scalar key, and an optimizer
-                that accumulates gradients (`optax.MultiSteps`, wherever in it), adds noise of its own, wants more than the noisy
-                mean and the parameters (`optax.lbfgs`: a loss would be a further look at the data), or computes with NaN.
+            UsageError: for parameters that aren't floating-point arrays with values or hold NaN, what isn't a scalar key, and an
+                optimizer that accumulates gradients (`optax.MultiSteps`, wherever in it), adds noise of its own, wants more than
+                the noisy mean and the parameters (`optax.lbfgs`: a loss would be a further look at the data), or computes with
+                NaN.
         """
         check_params(params)
         _checks.key(key)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            if isinstance(leaf, jax.ShapeDtypeStruct):
+                raise UsageError(
+                    f"params{jax.tree_util.keystr(path)} is a shape without values: give arrays, or under jax.eval_shape call "
+                    "init within the function that it is given"
+                )
             if _checks.has_nan(leaf):
                 raise UsageError(
                     f"params{jax.tree_util.keystr(path)} holds NaN: nothing can be learnt from there; give numbers"

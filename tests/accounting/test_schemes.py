@@ -172,6 +172,7 @@ def test_adaptive_clipping_costs_what_the_sampled_composition_of_sum_and_count_c
     assert run.epsilon(delta=1e-5) == pytest.approx(RdpAccountant().compose(event).get_epsilon(1e-5), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_shuffling_says_why_its_epsilon_is_so_much_larger() -> None:
     run = jaxdp.DPSGD(num_examples=N, clip_norm=1.0, adjacency=SPECIAL, **shuffled(512, 1.23, 4720, 40)[0])
     text = run.statement(delta=1e-5)

@@ -309,6 +309,7 @@ def test_a_rule_from_outside_clips(method: str) -> None:
     assert distance(out.grads, expected) <= 1e-5 * 6 * CLIP
 
 
+@pytest.mark.slow
 def test_rules_from_outside_make_steps_with_a_state_and_a_statement() -> None:
     import optax
 

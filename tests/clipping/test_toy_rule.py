@@ -104,6 +104,7 @@ def unclamped(eqn: Any, operand: int, how: Layout, others: Sequence[jax.Array], 
     return OuterProducts(OneHot(jnp.where(inside, left[0], -1)), right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [half, unclamped])
 def test_the_self_check_finds_a_wrong_rule_from_outside_and_passes_a_right_one(
     wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch

@@ -77,6 +77,7 @@ def test_what_is_published_is_compared_without_the_rest(
     assert "published" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_finished_model_comes_back(small: tuple[Path, list[str]], tfds_dir: Path) -> None:
     run = jaxdp.load_run(small[0])
     test = data.load("mnist", tfds_dir)

@@ -11,6 +11,7 @@ from of_several import ended, killed_under_way, same_run, together
 from jaxdp import cli
 
 
+@pytest.mark.slow
 def test_a_run_begun_on_eight_devices_and_killed_goes_on_on_two_and_on_one_to_the_same_end(
     options: list[str], on_one: Path, tmp_path: Path
 ) -> None:

@@ -140,6 +140,7 @@ def test_what_does_not_go_together_is_refused(
     assert said in refused(["train", *arguments], capsys)
 
 
+@pytest.mark.slow
 def test_images_of_ones_own_are_a_data_set_for_all_that_takes_images(
     tmp_path: Path, tfds_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

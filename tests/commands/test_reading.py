@@ -61,6 +61,7 @@ def test_a_run_from_disk_is_the_run_from_memory_to_the_bit(
     assert summary["seconds_waited"] > 0
 
 
+@pytest.mark.slow
 def test_what_takes_too_much_memory_is_read_from_disk_and_evaluated_from_there(
     in_memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +83,7 @@ def test_a_run_goes_on_from_disk_where_it_began_in_memory_and_the_other_way_roun
         assert_same_run(result(folder), in_memory)
 
 
+@pytest.mark.slow
 def test_a_record_that_is_damaged_while_the_run_goes_on_is_named_and_the_run_goes_on_once_it_is_back(
     in_memory: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

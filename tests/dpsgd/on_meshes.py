@@ -142,14 +142,17 @@ def main(chosen: list[str]) -> None:
             if jax.process_count() > 1 or not chosen:
                 read, found, _ = trained(loss, params, Source(jax.tree.map(np.asarray, DATA)))
                 assert found == drawn, "the same draws"
-                jax.tree.map(lambda a, b: np.testing.assert_array_equal(whole(a), whole(b)), read.params, state.params)
+                # What is divided over a model's axis XLA adds up as it likes.
+                alike = close if "model" in names else same
+                jax.tree.map(alike, read.params, jax.tree.map(whole, state.params))
     if jax.process_count() == 1:
         goes_on_elsewhere(alone)
+    if jax.process_count() == 1 and not chosen:
         same_rows()
         refuse_a_state_again()
         divided_both_ways()
         refuse_other_meshes()
-    else:
+    if jax.process_count() > 1:
         refuse_other_processes()
     print("the same on every mesh")
 

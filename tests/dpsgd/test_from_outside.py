@@ -115,6 +115,7 @@ class OfGaussian(Louder):
         return Gaussian().update(state, sums, scale * self.times)
 
 
+@pytest.mark.slow
 def test_what_a_run_of_them_releases_is_what_was_accounted() -> None:
     loss, params, records = problem()
     assert violations(a_run(noise=OfGaussian(1.5)), loss, params, records, steps=60) == set()

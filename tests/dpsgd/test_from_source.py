@@ -70,10 +70,9 @@ def _no_thread_reads_on() -> Iterator[None]:
     assert threading.active_count() <= before
 
 
-FEW = ("poisson", "few are drawn", "quantile")
-
-
-@pytest.mark.parametrize("name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in RUNS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "poisson" else [pytest.mark.slow]) for name in RUNS]
+)
 def test_a_run_over_a_source_is_the_run_over_arrays(name: str) -> None:
     run = jaxdp.DPSGD(**{**USUAL, **RUNS[name]})
     in_memory, expected = trained(run, jax.tree.map(jnp.asarray, data()))
@@ -83,6 +82,7 @@ def test_a_run_over_a_source_is_the_run_over_arrays(name: str) -> None:
     assert read.ledger == in_memory.ledger
 
 
+@pytest.mark.slow
 def test_several_steps_in_one_call_are_the_same_steps() -> None:
     run = jaxdp.DPSGD(**USUAL)
     expected, _ = trained(run, Source(data()))
@@ -142,6 +142,7 @@ def test_what_is_no_array_and_no_source_is_refused_with_the_name_of_what_reads_i
         step(step.init(PARAMS, jax.random.key(3)), [Path(f"{i}.npy") for i in range(N)])
 
 
+@pytest.mark.slow
 def test_what_is_shared_reaches_the_loss_as_it_does_over_arrays() -> None:
     def scaled(params: Any, example: Any, weights: Any, power: int, rng: Any) -> Any:
         value, _ = loss(params, example, rng)
@@ -178,6 +179,7 @@ def test_an_error_in_the_optimizer_leaves_a_state_to_go_on_from() -> None:
     step.close()
 
 
+@pytest.mark.slow
 def test_the_self_check_knows_the_kind_of_records() -> None:
     step = jaxdp.DPSGD(**USUAL).make_step(lambda params, example, rng: loss(params, example, rng)[0], optax.sgd(0.1))
     step(step.init(PARAMS, jax.random.key(3)), Source(data()))

@@ -18,7 +18,7 @@ def on_eight_devices(*layouts: str) -> None:
 
 
 def test_a_run_divided_over_eight_devices_is_the_same_run() -> None:
-    on_eight_devices("fully", "tensors, data on one")
+    on_eight_devices("fully")
 
 
 @pytest.mark.slow
@@ -33,6 +33,7 @@ def in_two_processes(*layouts: str) -> None:
         assert end.out.splitlines()[-1:] == ["the same on every mesh"], end.err
 
 
+@pytest.mark.slow
 def test_a_run_of_two_processes_is_the_same_run_or_refused_where_they_disagree() -> None:
     in_two_processes("fully")
 

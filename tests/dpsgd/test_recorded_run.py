@@ -75,6 +75,7 @@ def test_what_a_float16_model_releases_is_what_was_accounted(name: str) -> None:
     assert violations(run, of_scalar, params, batch, steps=12, learning_rate=1e-3) == set()
 
 
+@pytest.mark.slow
 def test_a_record_that_is_not_there_moves_what_is_released_no_more_than_accounted() -> None:
     """The neighbour has one row less: another run, compiled anew, that draws the others as before."""
     loss, params, records = problem()

@@ -189,6 +189,7 @@ def test_the_noise_of_a_step_is_that_of_privatize_at_its_count() -> None:
         np.testing.assert_allclose(before - np.asarray(state.params), noise, rtol=1e-3, atol=1.0)
 
 
+@pytest.mark.slow
 def test_a_state_goes_on_under_another_microbatch_size() -> None:
     params, data = problem()
     few, many = (a_run(microbatch_size=size).make_step(loss, optax.sgd(0.1), self_check=False) for size in (3, 50))

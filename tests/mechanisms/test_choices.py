@@ -163,6 +163,7 @@ def test_a_mean_of_many_records_neither_saturates_nor_drifts(count: int, epsilon
     assert float(mean(np.full(count, 1e9 + 0.95), key=jax.random.key(0))) - 1e9 == pytest.approx(0.95, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_bins_of_many_records_and_edges_that_float32_could_not_hold() -> None:
     day = 1.7e9
     histogram = NoisyHistogram(epsilon=10.0, edges=(day, day + 60, day + 120))
@@ -180,6 +181,7 @@ def test_answers_of_many_categories_are_told_as_often_as_epsilon_allows() -> Non
     assert scipy.stats.binomtest(int(halves[0]), DRAWS, 0.5 * p + 1 - p).pvalue > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_means_of_vectors_pay_for_each_of_their_numbers() -> None:
     mean = NoisyMean(epsilon=1.0, lower=0.0, upper=1.0, num_records=1000, shape=(4,))
     found = np.asarray([mean(np.full((1000, 4), 0.25), key=jax.random.key(seed)) for seed in range(36)])

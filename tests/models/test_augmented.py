@@ -16,6 +16,7 @@ def loss(params: jax.Array, example: tuple[jax.Array, jax.Array]) -> jax.Array:
     return jnp.sum((logits - jax.nn.one_hot(label, 3)) ** 2)
 
 
+@pytest.mark.slow
 def test_it_is_the_mean_over_distortions_each_with_keys_of_its_own() -> None:
     rng = np.random.default_rng(0)
     params, image, key = (
@@ -37,6 +38,7 @@ def test_it_is_the_mean_over_distortions_each_with_keys_of_its_own() -> None:
     assert len({float(each) for each in seen}) == 4
 
 
+@pytest.mark.slow
 def test_its_gradient_is_clipped_as_one_examples() -> None:
     rng = np.random.default_rng(1)
     params = jnp.asarray(rng.normal(size=(50, 3)), jnp.float32)

@@ -25,6 +25,7 @@ def test_the_models_have_the_tutorials_parameters(name: str, size: int) -> None:
     assert set(params) == {"params"}
 
 
+@pytest.mark.slow
 def test_the_models_take_other_shapes_of_images() -> None:
     for name in sorted(MODELS.keys() - {"dense"}):
         model = MODELS[name](num_classes=7)

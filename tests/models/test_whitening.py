@@ -19,6 +19,7 @@ def test_strokes_are_the_same_for_everybody_and_of_any_size() -> None:
     assert (large.max(axis=(1, 2, 3)) == 255).all()
 
 
+@pytest.mark.slow
 def test_other_strokes_have_the_mean_and_vary_as_the_map_has_learned() -> None:
     features = np.asarray(jax.jit(jax.vmap(scattering_features))(strokes(300, seed=2)))
     found = np.asarray(jax.jit(jax.vmap(whitened))(features))

@@ -22,7 +22,7 @@ from jaxdp import cli
 from jaxdp.commands._options import to_dict
 from jaxdp.commands.pate import PateOptions
 from jaxdp.commands.train import TrainOptions
-from jaxdp.commands.train._train import _problem
+from jaxdp.commands.train._tables import table_problem
 from jaxdp.runs._folder import RunFolder
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
@@ -108,7 +108,7 @@ def test_with_all_labels_known_but_one_no_published_file_tells_it(ours: Path, ta
     arrays = []
     for data in (tables, with_one_label_changed(tables, tmp_path / "neighbour")):
         chosen = cli._parse(options(data, tmp_path / "none"))
-        arrays.append(_problem(chosen, jaxdp.accounting.Ledger()).read)
+        arrays.append(table_problem(chosen, jaxdp.accounting.Ledger()).fingerprint._read)
     clues = set()
     for read in arrays:
         for parts in itertools.chain.from_iterable(itertools.permutations(read, r) for r in (1, 2, 3)):

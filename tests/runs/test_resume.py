@@ -86,6 +86,7 @@ def test_an_interrupted_run_resumes_with_another_number_of_examples_in_memory(
     assert {**found[2], "run": None} == {**whole[2], "run": None}
 
 
+@pytest.mark.slow
 def test_a_run_whose_clip_norm_follows_a_quantile_resumes_to_the_same_bits(tmp_path: Path) -> None:
     run = jaxdp.DPSGD(
         num_examples=20,
