@@ -63,6 +63,16 @@ MORE_OF_A_KIND = {
     "siamese_convolution",
     "one_weight_in_two_shapes",
     "linen_scanned_transformer",
+    "linen_conv_of_many_channels_on_few_positions",
+    "linen_dense_general_over_two_axes",
+    "linen_weight_norm",
+    "nnx_conv_with_layer_norm",
+    "scan_in_a_scan",
+    "bag_of_words",
+    "parts_of_a_weight_gathered_by_constants",
+    "one_weight_with_and_without_its_gradient",
+    "fused_and_split_weights",
+    "lookup_on_two_axes",
 }
 
 

@@ -35,7 +35,7 @@ SCHEMES = {
 }
 
 
-OTHERS = ("truncated", "shuffle", "per group", "normalised", "whole batch at once", "one at a time")
+OTHERS = ("truncated", "shuffle", "per group", "normalised", "whole batch at once", "one at a time", "quantile")
 
 
 @pytest.mark.parametrize(
