@@ -18,6 +18,7 @@ lock             held while a process runs here
 
 import hashlib
 import hmac
+import itertools
 import json
 import os
 import secrets
@@ -39,8 +40,10 @@ _ROOM_NEEDED = 64 * 2**20
 
 
 def new_path(name: str) -> Path:
-    """Where a run of that name that begins now goes."""
-    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    """Where a run of that name that begins now goes; a number tells it from another that begins in the same second."""
+    path = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    others = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
+    return next(each for each in itertools.chain([path], others) if not each.exists())
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from jaxdp.commands._options import to_dict
 from jaxdp.commands.pate import PateOptions
 from jaxdp.commands.train import TrainOptions
 from jaxdp.commands.train._tables import table_problem
-from jaxdp.runs._folder import RunFolder
+from jaxdp.runs._folder import RunFolder, new_path
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
 NOISE, LR, BATCH = 20.0, 300.0, 60
@@ -223,7 +223,7 @@ def test_the_same_command_gives_the_same_bits(tables: Path, ours: Path, tmp_path
 HOLD = """
 import sys
 from pathlib import Path
-from jaxdp.runs._folder import RunFolder
+from jaxdp.runs._folder import RunFolder, new_path
 with RunFolder(Path(sys.argv[1])).locked():
     print("held", flush=True)
     sys.stdin.read()
@@ -274,3 +274,12 @@ def test_a_second_process_in_a_folder_is_refused_until_the_first_is_dead(
     process.communicate()
     with RunFolder(folder).locked():
         assert str(os.getpid()) in (folder / "private" / "lock").read_text()
+
+
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(3):
+        new_path("mnist").mkdir(parents=True)
+    assert len(list(Path("runs").iterdir())) == 3
