@@ -31,7 +31,7 @@ def test_a_process_alone_agrees_with_itself_and_does_what_it_is_asked() -> None:
 @pytest.mark.parametrize("end", ["os.abort()", "pass"])
 @pytest.mark.slow
 def test_of_an_end_without_a_word_the_process_beside_it_tells(end: str) -> None:
-    code = f"import os, sys; from jaxdp._processes import _beside\nwith _beside('this goes on: it'):\n    {end}"
+    code = f"import os, sys; from jaxdp._meeting import _beside\nwith _beside('this goes on: it'):\n    {end}"
     (found,) = together([["-c", code]])
     assert ("this goes on: it" in found.err) == (end == "os.abort()"), found
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeAlias
 import tyro
 
 from .._errors import UsageError
-from .._processes import Meeting
+from .._meeting import Meeting
 
 Distributed: TypeAlias = Annotated[
     bool,

@@ -8,5 +8,6 @@ finds the layers of a flax model that no clipping makes private.
 
 from ._memory import StepMemory as StepMemory, largest_microbatch as largest_microbatch, step_memory as step_memory
 from ._run import DPSGD as DPSGD
-from ._step import PrivateStep as PrivateStep, RunKeys as RunKeys, StepMetrics as StepMetrics, TrainState as TrainState
+from ._state import RunKeys as RunKeys, StepMetrics as StepMetrics, TrainState as TrainState
+from ._step import PrivateStep as PrivateStep
 from ._validate import Obstacle as Obstacle, Validation as Validation, validate as validate

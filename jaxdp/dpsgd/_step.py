@@ -9,14 +9,14 @@ import operator
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int32, Key, UInt32
+from jaxtyping import Array, Key
 
 from .. import _checks
 from .._errors import UsageError
@@ -24,89 +24,16 @@ from .._spread import Spread, spread_of
 from .._types import LossFn, Params
 from ..accounting import Ledger
 from ..clipping import DrawSums, Summing, check_batch, check_params, takes_rng
-from ..noise._keys import Domain, nonce_in_hex, nonce_of, own_key
+from ..noise._keys import Domain, nonce_of, own_key
 from ..reading import Source
 from ..transforms import check_numbers, check_suitable, check_transform, in_float32
 from ._agreement import agree_on_step
 from ._description import Run
 from ._from_source import FromSource, samples
 from ._self_check import self_check, signature
+from ._state import RunKeys, StepMetrics, TrainState
 
 _DATA = "give arrays [num_examples, ...], or jaxdp.reading.Source(records) for records that are read as they are drawn"
-
-
-class RunKeys(NamedTuple):
-    """Three scalar keys, one for each kind of randomness.
-
-    A step's own keys for its draw and its losses are derived from them and its number; the states of the noise and of the clip
-    rule are made from `noise`, and then carried from step to step.
-    """
-
-    sampling: Key[Array, ""]
-    noise: Key[Array, ""]
-    loss: Key[Array, ""]
-
-    @classmethod
-    def split_from(cls, key: Key[Array, ""]) -> "RunKeys":
-        """The three keys of a run."""
-        return cls(*jax.random.split(own_key(key, Domain.RUN), 3))
-
-
-class TrainState(NamedTuple):
-    """The state of a run between two steps: everything that it needs to go on.
-
-    Go on from a state once. The noise of a step follows from `noise_state`: a copy of a state, stepped again on other data or
-    other parameters, gets the same noise, whatever its `keys`, and the difference of both outputs has none. That can't be seen (a
-    run that is resumed does the same, on the same data). `step.continue_from(state, key)` goes on with noise of its own.
-
-    Attributes:
-        params: the parameters.
-        opt_state: the optimizer's state, float32.
-        keys: for the draws, the noise and the losses' randomness of all steps.
-        step: how many steps have been made; a plain int, so that a run can't be overdrawn unseen.
-        rule_state: the clip rule's state, for rules that have one.
-        run: what the steps are accounted as; a step of another run refuses the state.
-        spent_before: what earlier runs on the same data have cost.
-        nonce: uint32 [4]. A name for the noise, from which its key can't be found; it outlives the keys' erasure.
-        noise_state: the noise's state. It holds a key, as `rule_state` may: whoever erases `keys` erases these, too.
-    """
-
-    params: Params
-    opt_state: Any
-    keys: RunKeys
-    step: int
-    rule_state: Any = None
-    run: Run | None = None
-    spent_before: Ledger = Ledger()
-    nonce: UInt32[Array, "4"] | None = None
-    noise_state: Any = None
-
-    @property
-    def ledger(self) -> Ledger:
-        """All that has been spent on the way to this state: by earlier runs, and by this one's steps so far.
-
-        This one's entry names its noise by `nonce`: no ledger takes two runs that drew the same.
-        """
-        if self.run is None:
-            return self.spent_before
-        nonce = None if self.nonce is None else nonce_in_hex(self.nonce)
-        return self.spent_before.extend(self.run.ledger(int(self.step), nonce=nonce))
-
-
-class StepMetrics(NamedTuple):
-    """A step's view of the training data; not covered by the run's epsilon.
-
-    Attributes:
-        examples: int32 scalar. How many examples were drawn.
-        loss: float32 scalar. Their mean loss; NaN for an empty draw.
-        clipped: float32 scalar. The fraction whose gradient was longer than the clip norm, or not finite.
-        aux: pytree of float32. The mean of the loss's auxiliary data; None without.
-    """
-
-    examples: Int32[Array, "*steps"]
-    loss: Float[Array, "*steps"]
-    clipped: Float[Array, "*steps"]
-    aux: Any
 
 
 class PrivateStep:

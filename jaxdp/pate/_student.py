@@ -19,7 +19,7 @@ from jaxtyping import Array, Key
 from .. import _checks
 from .._errors import UsageError
 from .._types import Params
-from ..dpsgd._step import RunKeys, StepMetrics, TrainState
+from ..dpsgd._state import RunKeys, StepMetrics, TrainState
 from ..noise._keys import Domain, own_key
 from ..transforms import check_transform
 from ._shards import check_inputs

@@ -28,7 +28,7 @@ from .._platform import default_device
 from .._processes import broadcast, from_first, is_first, several
 from .._types import Params
 from ..accounting import Ledger
-from ..dpsgd._step import TrainState
+from ..dpsgd._state import TrainState
 from ._folder import close_to_others
 from ._of_one import CheckpointerOfOne
 

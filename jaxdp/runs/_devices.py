@@ -11,9 +11,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .._errors import UsageError
-from .._processes import several, silent_output
+from .._meeting import silent_output
+from .._processes import several
 from .._spread import by_words, is_key
-from ..dpsgd._step import TrainState
+from ..dpsgd._state import TrainState
 from ._device import in_words, use_device
 
 

@@ -19,7 +19,7 @@ from .._errors import UsageError
 from .._interrupts import Interrupted
 from .._platform import default_platform
 from .._processes import several
-from ..dpsgd._step import StepMetrics, TrainState
+from ..dpsgd._state import StepMetrics, TrainState
 from ..reading import Source
 from ._pace import Pace
 

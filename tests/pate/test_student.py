@@ -11,7 +11,7 @@ import pytest
 
 import jaxdp
 from jaxdp import pate
-from jaxdp.dpsgd._step import RunKeys
+from jaxdp.dpsgd._state import RunKeys
 from jaxdp.models import distorted, erased
 from jaxdp.noise._keys import Domain, own_key
 

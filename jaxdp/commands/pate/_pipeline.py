@@ -26,20 +26,10 @@ from rich.console import Console
 from ... import _checks, data as datasets
 from ..._errors import UsageError
 from ..._interrupts import Interrupted, resumable, stop_here
-from ..._processes import (
-    agree,
-    all_well,
-    by_itself,
-    connected,
-    explained,
-    from_first,
-    is_first,
-    on_first,
-    several,
-    versions,
-)
+from ..._meeting import connected, explained
+from ..._processes import agree, all_well, by_itself, from_first, is_first, on_first, several, versions
 from ...data._tfds import no_progress
-from ...dpsgd._step import TrainState
+from ...dpsgd._state import TrainState
 from ...models import Classifier
 from ...pate._budget import within_budget
 from ...pate._graph import spread_labels

@@ -10,7 +10,7 @@ from jaxtyping import Array, Key
 
 from ..._types import Example, LossFn, Params
 from ...clipping import takes_rng
-from ...dpsgd._step import RunKeys, StepMetrics, TrainState
+from ...dpsgd._state import RunKeys, StepMetrics, TrainState
 from ...reading import Reader, Source
 
 

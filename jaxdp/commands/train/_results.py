@@ -6,7 +6,7 @@ from typing import Any
 
 from ...accounting import Ledger, accountants_of, statement
 from ...dpsgd._run import DPSGD
-from ...dpsgd._step import TrainState
+from ...dpsgd._state import TrainState
 from ...runs._checkpoint import here, save_model
 from ...runs._devices import Devices
 from ...runs._folder import PRIVATE, RunFolder, close_to_others

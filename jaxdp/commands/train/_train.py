@@ -16,11 +16,12 @@ from rich.console import Console
 
 from ..._errors import UsageError
 from ..._interrupts import resumable
-from ..._processes import agree, all_well, connected, explained, from_first, is_first, on_first, several, versions
+from ..._meeting import connected, explained
+from ..._processes import agree, all_well, from_first, is_first, on_first, several, versions
 from ...accounting import Ledger
 from ...data._tfds import no_progress
 from ...dpsgd._run import DPSGD
-from ...dpsgd._step import TrainState
+from ...dpsgd._state import TrainState
 from ...models import augmented
 from ...reading import Source
 from ...runs._checkpoint import Checkpoint, CheckpointFolder, here, of_first
