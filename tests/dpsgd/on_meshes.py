@@ -20,6 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jaxdp
 from jaxdp._spread import spread_of
+from jaxdp.clipping import PerGroup, Quantile
 from jaxdp.reading import Source
 
 OF_SEVERAL = __name__ == "__main__" and sys.argv[1:2] == ["--of"]
@@ -55,10 +56,11 @@ def constant(params: Any, example: Any) -> Any:
     return 0.0 * loss(params, example)
 
 
-def trained(loss: Any, params: Any, data: Any, steps: int = STEPS) -> tuple[Any, Any, Any]:
+def trained(loss: Any, params: Any, data: Any, steps: int = STEPS, **changes: Any) -> tuple[Any, Any, Any]:
     optimizer, traced = REMEMBERS if loss is constant else optax.adam(0.01), []
     update = lambda *args: traced.append(None) or optimizer.update(*args)
-    step = RUN.make_step(loss, optimizer._replace(update=update), self_check=loss is not constant)
+    run = dataclasses.replace(RUN, **changes)
+    step = run.make_step(loss, optimizer._replace(update=update), self_check=loss is not constant)
     state, drawn, times = step.init(params, jax.random.key(7)), [], []
     for _ in range(steps):
         state, metrics = step(state, data)
@@ -148,6 +150,7 @@ def main(chosen: list[str]) -> None:
     if jax.process_count() == 1:
         goes_on_elsewhere(alone)
     if jax.process_count() == 1 and not chosen:
+        under_other_rules()
         same_rows()
         refuse_a_state_again()
         divided_both_ways()
@@ -184,6 +187,22 @@ def check_work(step: Any, state: Any, data: Any) -> None:
     assert any(n <= most for n in rows), (rows, most)
     if all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state.params)):
         assert not any(most < n < N and n not in (16, 128) for n in rows), (rows, most)
+
+
+def under_other_rules() -> None:
+    """What a rule keeps from step to step, and the sums of several groups, are those of one device."""
+    mesh = jax.make_mesh((8,), ("data",))
+    for rule in (Quantile(count_noise=3.0, learning_rate=0.3), PerGroup()):
+        alone, drawn, _ = trained(loss, PARAMS, DATA, rule=rule)
+        for of_params, of_data in ((everywhere, rows), (fully, rows), (fully, everywhere)):
+            params, data = placed(mesh, PARAMS, of_params), placed(mesh, DATA, of_data)
+            state, found, _ = trained(loss, params, data, rule=rule)
+            assert found == drawn, "the same draws"
+            close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+            jax.tree.map(close, state.params, alone.params)
+            for a, b in zip(jax.tree.leaves(state.rule_state), jax.tree.leaves(alone.rule_state), strict=True):
+                if not jnp.issubdtype(b.dtype, jax.dtypes.extended):
+                    close(a, b)
 
 
 def same_rows() -> None:

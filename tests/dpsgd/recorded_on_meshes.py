@@ -15,6 +15,7 @@ import pytest
 from jax.sharding import AxisType
 from recorded import a_run, problem, violations
 
+from jaxdp.clipping import Quantile
 from jaxdp.noise import Gaussian
 from jaxdp.noise.draws import standard_normal
 
@@ -26,11 +27,11 @@ def mesh() -> jax.sharding.Mesh:
     return jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
 
 
-def found(layout: str) -> set[str]:
+def found(layout: str, **changes: Any) -> set[str]:
     loss, params, records = problem()
     of_params, of_data = LAYOUTS[layout]
     put = lambda spec: lambda tree: jax.device_put(tree, jax.NamedSharding(mesh(), spec))
-    return violations(a_run(), loss, put(of_params)(params), records, steps=60, place=put(of_data))
+    return violations(a_run(**changes), loss, put(of_params)(params), records, steps=60, place=put(of_data))
 
 
 def on_each_device(patch: pytest.MonkeyPatch, noisy: Callable[[Any, Any, Any], Any]) -> None:
@@ -69,6 +70,7 @@ def main(chosen: list[str]) -> None:
     for layout in LAYOUTS:
         if not chosen or layout in chosen:
             assert found(layout) == set(), layout
+            assert found(layout, rule=Quantile(count_noise=3.0, learning_rate=0.05)) == set(), layout
     for fault, found_by in FAULTS.items():
         if not chosen or fault.__name__ in chosen:
             with pytest.MonkeyPatch.context() as patch:

@@ -30,7 +30,8 @@ def in_two_processes(*layouts: str) -> None:
     address = free_address()
     commands = [[str(SCRIPT), "--of", address, "2", str(i), *layouts] for i in range(2)]
     for end in together(commands, devices=4, as_usual=True):
-        assert end.out.splitlines()[-1:] == ["the same on every mesh"], end.err
+        assert end.code == 0, end
+        assert "the same on every mesh" in end.out.splitlines(), end  # Gloo writes to it, too, and not in order
 
 
 @pytest.mark.slow
