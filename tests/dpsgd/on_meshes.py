@@ -88,6 +88,14 @@ def whole(leaf: Any) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
 
 
+def same(a: Any, b: Any) -> None:
+    np.testing.assert_array_equal(whole(a), whole(b))
+
+
+def close(a: Any, b: Any) -> None:
+    np.testing.assert_allclose(whole(a), whole(b), rtol=1e-4, atol=1e-6)
+
+
 def everywhere(leaf: Any) -> PartitionSpec:
     del leaf
     return PartitionSpec()
@@ -133,12 +141,10 @@ def main(chosen: list[str]) -> None:
             params, data = placed(mesh, PARAMS, of_params), placed(mesh, DATA, of_data)
             state, found, step = trained(loss, params, data)
             assert found == drawn, "the same draws"
-            close = lambda a, b: np.testing.assert_allclose(whole(a), b, rtol=1e-4, atol=1e-6)
             jax.tree.map(close, state.params, alone.params)
             for name, leaf in state.params.items():
                 assert leaf.sharding.is_equivalent_to(params[name].sharding, leaf.ndim), f"{name} stays where it was"
             noisy, _, _ = trained(constant, params, data)
-            same = lambda a, b: np.testing.assert_array_equal(whole(a), b)
             jax.tree.map(same, noisy.opt_state, noise.opt_state)
             check_work(step, state, data)
             if jax.process_count() > 1 or not chosen:
@@ -146,17 +152,17 @@ def main(chosen: list[str]) -> None:
                 assert found == drawn, "the same draws"
                 # What is divided over a model's axis XLA adds up as it likes.
                 alike = close if "model" in names else same
-                jax.tree.map(alike, read.params, jax.tree.map(whole, state.params))
-    if jax.process_count() == 1:
-        goes_on_elsewhere(alone)
-    if jax.process_count() == 1 and not chosen:
-        under_other_rules()
-        same_rows()
-        refuse_a_state_again()
-        divided_both_ways()
-        refuse_other_meshes()
+                jax.tree.map(alike, read.params, state.params)
     if jax.process_count() > 1:
         refuse_other_processes()
+    else:
+        goes_on_elsewhere(alone)
+        refuse_a_state_again()
+        if not chosen:
+            under_other_rules()
+            same_rows()
+            divided_both_ways()
+            refuse_other_meshes()
     print("the same on every mesh")
 
 
@@ -170,7 +176,6 @@ def goes_on_elsewhere(alone: Any) -> None:
     )
     state, _ = step(moved(state, NamedSharding(two, PartitionSpec())), placed(two, DATA, everywhere))
     state, _ = step(moved(state, NamedSharding(one, PartitionSpec())), placed(one, DATA, everywhere))
-    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
     jax.tree.map(close, state.params, alone.params)
 
 
@@ -198,7 +203,6 @@ def under_other_rules() -> None:
             params, data = placed(mesh, PARAMS, of_params), placed(mesh, DATA, of_data)
             state, found, _ = trained(loss, params, data, rule=rule)
             assert found == drawn, "the same draws"
-            close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
             jax.tree.map(close, state.params, alone.params)
             for a, b in zip(jax.tree.leaves(state.rule_state), jax.tree.leaves(alone.rule_state), strict=True):
                 if not jnp.issubdtype(b.dtype, jax.dtypes.extended):

@@ -223,7 +223,7 @@ def test_the_same_command_gives_the_same_bits(tables: Path, ours: Path, tmp_path
 HOLD = """
 import sys
 from pathlib import Path
-from jaxdp.runs._folder import RunFolder, new_path
+from jaxdp.runs._folder import RunFolder
 with RunFolder(Path(sys.argv[1])).locked():
     print("held", flush=True)
     sys.stdin.read()
