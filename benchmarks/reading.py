@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -96,6 +96,14 @@ class Part:
     params: str
     checkpoints: str | None = None
     every: int = 0
+
+
+class _Timed(NamedTuple):
+    """Steps, the seconds that they took, and how many of these they waited for records."""
+
+    steps: int
+    seconds: float
+    waited: float
 
 
 @dataclass
@@ -248,25 +256,26 @@ def _part(part: Part) -> None:
     state = step.init(model.init(jax.random.key(0)), jax.random.key(1))  # known keys, for noise that hides nothing
     data = _source(part) if part.from_disk else _arrays(part)
     with _watched() as peak:
-        first, state, seconds, timed = _trained(part, step, state, data)
+        first, state, timed = _trained(part, step, state, data)
     params = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.params)])
     np.save(part.params, params)
     said = {
         "first": first,
-        "steps_per_second": timed / seconds if timed else math.nan,
-        "seconds_waited": step.waited,
+        "steps_per_second": timed.steps / timed.seconds if timed else math.nan,
+        "share_waited": timed.waited / timed.seconds if timed else math.nan,
         "anonymous_mib": peak[0] / 2**20,
     }
     print(json.dumps(said))
 
 
-def _trained(part: Part, step: Any, state: Any, data: Any) -> tuple[int, Any, float, int]:
-    """(the first step made here, the last state, seconds, steps that they are of)."""
+def _trained(part: Part, step: Any, state: Any, data: Any) -> tuple[int, Any, _Timed | None]:
+    """(the first step made here, the last state, the time that steps took if it was taken)."""
     if part.checkpoints is None:
         state = _advanced(step, state, data, _WARM)
-        began = time.perf_counter()
+        began, waited = time.perf_counter(), step.waited
         state = _advanced(step, state, data, part.steps)
-        return 0, state, time.perf_counter() - began, part.steps - _WARM
+        timed = _Timed(part.steps - _WARM, time.perf_counter() - began, step.waited - waited)
+        return 0, state, timed
     with CheckpointFolder(Path(part.checkpoints), "reading.py") as checkpoints:
         found, _ = checkpoints.load(Checkpoint(state, {}))
         state = state if found is None else found.state
@@ -275,7 +284,7 @@ def _trained(part: Part, step: Any, state: Any, data: Any) -> tuple[int, Any, fl
             state = _advanced(step, state, data, min(part.steps, state.step + part.every))
             checkpoints.save(Checkpoint(state, {}))
             print(f"step {state.step}", flush=True)
-    return first, state, 0.0, 0
+    return first, state, None
 
 
 def _advanced(step: Any, state: Any, data: Any, end: int) -> Any:
@@ -334,20 +343,19 @@ def _anonymous() -> int:
 def _report(options: Options, rows: list[Row], size: int) -> None:
     under = f"a process of {options.limit:,} MiB" if options.limit else "no limit"
     table = Table(title=f"{size / 2**30:.1f} GiB of images on disk, {under}")
-    headers = ("model", "parameters", "in memory, steps/s", "from disk, steps/s", "ratio", "waited, s of all")
+    headers = ("model", "parameters", "in memory, steps/s", "from disk, steps/s", "ratio", "waited")
     for header in (*headers, "peak, MiB (in memory)", "killed after, resumed from"):
         table.add_column(header, justify="right")
     content = []
     for row in rows:
         speeds = [row.median(which, "steps_per_second") for which in ("in_memory", "from_disk")]
-        waited, seconds = row.median("from_disk", "seconds_waited"), options.steps / speeds[1]
         peaks = [max(each["anonymous_mib"] for each in found) for found in (row.from_disk, row.in_memory)]
         table.add_row(
             row.model,
             f"{row.parameters:,}",
             *(f"{speed:.2f}" for speed in speeds),
             f"{row.ratio:.2f}",
-            f"{waited:.1f} of {seconds:.1f}",
+            f"{row.median('from_disk', 'share_waited'):.0%}",
             f"{peaks[0]:,.0f} ({peaks[1]:,.0f})",
             f"{row.killed_after}, {row.resumed_from}",
         )

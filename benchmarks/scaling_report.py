@@ -57,8 +57,12 @@ def ratio_after_draw(own: dict[str, Figures]) -> float:
 
 
 def bytes_between(figures: Figures) -> int:
-    """What all collectives of a step add up, gather or pass on, for each device; of a loop as for a draw of the usual size."""
-    return sum(each["bytes"] * each["times"] for each in figures["collectives"])
+    """What a device passes on in a step, but for one part in as many as there are devices; of a loop as for a usual draw.
+
+    To add arrays up on every device is to scatter their sums and to gather them, and is counted twice.
+    """
+    twice = lambda each: 2 if each["kind"] == "all-reduce" else 1
+    return sum(twice(each) * each["bytes"] * each["times"] for each in figures["collectives"])
 
 
 def table(target: Target, found: list[Figures]) -> Table:

@@ -22,6 +22,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ._errors import UsageError
 
+_LARGE = (
+    2**19
+)  # values of a parameter whose sum is divided: of fewer the noise takes less time than passing them on once more
+_TILE = (8, 128)  # of an array in a TPU's memory: what isn't divided into whole ones its compiler passes on twice
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -54,22 +59,20 @@ class Spread:
 
     def places_here(self, rows: int) -> np.ndarray:
         """Which of so many rows, divided over `axes`, this process has a device for: ascending."""
-        slices = self._rows.addressable_devices_indices_map((rows,)).values()
+        where = NamedSharding(self.mesh, PartitionSpec(self.axes))
+        slices = where.addressable_devices_indices_map((rows,)).values()
         return np.unique(np.concatenate([np.arange(rows)[index] for index in slices]))
 
     def rows_from_here(self, own: np.ndarray, rows: int, places: np.ndarray) -> Any:
-        """An array of so many rows, divided over `axes`, of which this process has those at `places_here`."""
+        """An array [k, rows, ...], its rows divided over `axes`, of which this process has those at `places_here`."""
 
         def part(index: Any) -> np.ndarray:
-            start, stop, _ = index[0].indices(rows)
+            start, stop, _ = index[1].indices(rows)
             first = int(np.searchsorted(places, start))
-            return own[first : first + stop - start]
+            return own[:, first : first + stop - start]
 
-        return jax.make_array_from_callback((rows, *own.shape[1:]), self._rows, part)
-
-    @property
-    def _rows(self) -> NamedSharding:
-        return NamedSharding(self.mesh, PartitionSpec(self.axes))
+        where = NamedSharding(self.mesh, PartitionSpec(None, self.axes))
+        return jax.make_array_from_callback((own.shape[0], rows, *own.shape[2:]), where, part)
 
     def here(self, values: Any) -> Any:
         """Values as this process alone has them, whole, on one of its devices; all processes must ask."""
@@ -107,42 +110,87 @@ class Spread:
         places = [NamedSharding(self.mesh, spec) for spec in self.kept]
         return jax.tree.unflatten(jax.tree.structure(changing), places)
 
-    def on_each(self, part: Callable[..., Any], params: Any, data: Any, *args: Any) -> Any:
-        """`part(params, data, *args)` on every device, of its own examples; traced, within `run`.
+    def on_each(
+        self, part: Callable[..., Any], addends: Any, params: Any, data: Any, *args: Any, rows_axis: int = 0
+    ) -> Any:
+        """`part(addends, params, data, *args)` on every device, of its own examples; traced, within `run`.
 
         Args:
             part: gives a pair: sums as `scattered` gives them, and a pytree of other sums. It has of parameters and data what
                 lies on its device; what they are divided over beside `axes` is left to the compiler, as for one device.
+            addends: what this gave before, of which each device has its own; None for none.
             params: pytree of arrays, kept as the first of `kept`.
-            data: pytree of arrays [n, ...].
+            data: pytree of arrays, whose rows are along `rows_axis`.
             *args: pytrees of arrays, the same on every device.
+            rows_axis: of the data.
 
         Returns:
             What each device has, for `add_up`: the pair, each leaf with a leading axis of devices to be added up over.
         """
-        rows = PartitionSpec(self.axes) if self.rows_divided else PartitionSpec()
+        rows = PartitionSpec(*[None] * rows_axis, self.axes) if self.rows_divided else PartitionSpec()
         kept = self._divided(params)
-        each = lambda *given: jax.tree.map(lambda leaf: leaf[None], part(*given))
-        in_specs = (kept, rows, *[PartitionSpec()] * len(args))
-        return self._shard_map(each, in_specs, self._stacked(kept))(self._by_axes_first(params), data, *args)
+        stacked = self._stacked(kept)
+
+        def each(addends: Any, *given: Any) -> Any:
+            own = jax.tree.map(_first, addends)
+            return jax.tree.map(lambda leaf: leaf[None], part(own, *given))
+
+        in_specs = (None if addends is None else stacked, kept, rows, *[PartitionSpec()] * len(args))
+        return self._shard_map(each, in_specs, stacked)(addends, self._by_axes_first(params), data, *args)
 
     def add_up(self, addends: Any) -> Any:
-        """What `on_each` gave, added up over the devices: sums divided as the parameters are, others on every device."""
-        kept = self._divided(addends[0])
+        """What `on_each` gave, added up over the devices: others on every device, and of a sum each has its part.
+
+        That is the part which a device has of the parameter, or of a large parameter that several devices have a part of that
+        part: what is made of the sum is then made once. `gathered` does that, and both pass what adding up everywhere does.
+        """
+        like = jax.eval_shape(partial(jax.tree.map, _first), addends[0])
+        kept, parts = self._divided(like), self._divided(like, self._part)
 
         def total(addends: Any) -> Any:
-            sums, others = jax.tree.map(lambda leaf: leaf[0], addends)
-            sums = jax.tree.map(lambda leaf, spec: self._psum(leaf, self._remaining(spec)), sums, kept)
+            sums, others = jax.tree.map(_first, addends)
+            sums = jax.tree.map(self._added_up, sums, kept, parts)
             return sums, jax.tree.map(lambda leaf: self._psum(leaf, self.axes), others)
 
-        sums, others = self._shard_map(total, (self._stacked(kept),), (kept, PartitionSpec()))(addends)
+        sums, others = self._shard_map(total, (self._stacked(kept),), (parts, PartitionSpec()))(addends)
         return self._by_axes_first(sums), others
+
+    def _added_up(self, leaf: Any, kept: PartitionSpec, parts: PartitionSpec) -> Any:
+        """A device's part of a sum, of an addend that is divided as the parameter is."""
+        further = tuple(axis for axis in self._remaining(kept) if axis not in itertools.chain(*_names(parts)))
+        for axis, (before, names) in enumerate(itertools.zip_longest(_names(kept), _names(parts), fillvalue=())):
+            if names != before:
+                leaf = jax.lax.psum_scatter(leaf, names, scatter_dimension=axis, tiled=True)
+        return self._psum(leaf, further)
+
+    def _part(self, leaf: Any, kept: PartitionSpec) -> PartitionSpec:
+        """Over what the sum for a parameter is divided: as that is, and if it is large over what is left of `axes` as well, along
+        axes of it that aren't divided, where whole tiles result."""
+        names = [*_names(kept), *[()] * (leaf.ndim - len(kept))]
+        free = [axis for axis, over in enumerate(names) if not over]
+        if leaf.size < _LARGE or _ordered(kept, self.axes) != _names(kept):
+            return kept
+        for name in self._remaining(kept):
+            for axis in free:
+                devices = math.prod(self.mesh.shape[each] for each in (*names[axis], name))
+                if leaf.shape[axis] % (devices * _TILE[axis == leaf.ndim - 1]) == 0:
+                    names[axis] = (*names[axis], name)
+                    break
+        return PartitionSpec(*[over or None for over in names])
+
+    def gathered(self, values: Any) -> Any:
+        """What was made of sums in the parts that devices have of them, where the parameters are; traced, within `run`."""
+        leaves, structure = jax.tree.flatten(values)
+        for specs in (map(self._part, leaves, self.kept), self.kept[: len(leaves)]):
+            places = [NamedSharding(_automatic(self.mesh), spec) for spec in specs]
+            leaves = jax.lax.with_sharding_constraint(leaves, places)
+        return structure.unflatten(leaves)
 
     def _by_axes_first(self, params: Any) -> Any:
         """Where an axis is divided over others before some of `axes`, over those first: XLA can end the process otherwise."""
 
         def put(leaf: Any, spec: PartitionSpec) -> Any:
-            ordered = [tuple(sorted(names, key=lambda name: name not in self.axes)) for names in _names(spec)]
+            ordered = _ordered(spec, self.axes)
             if ordered == _names(spec):
                 return leaf
             return jax.lax.with_sharding_constraint(leaf, NamedSharding(_automatic(self.mesh), PartitionSpec(*ordered)))
@@ -153,8 +201,7 @@ class Spread:
     def _stacked(self, kept: Any) -> Any:
         """Where addends are: those of parameters, which are divided like `kept`, and others."""
         of_sum = lambda spec: PartitionSpec(self._remaining(spec) or None, *spec)
-        is_spec = lambda leaf: isinstance(leaf, PartitionSpec)
-        return jax.tree.map(of_sum, kept, is_leaf=is_spec), PartitionSpec(self.axes)
+        return jax.tree.map(of_sum, kept, is_leaf=_is_spec), PartitionSpec(self.axes)
 
     def _remaining(self, spec: PartitionSpec) -> tuple[str, ...]:
         """The axes over which an addend of a parameter isn't added up yet."""
@@ -228,12 +275,12 @@ class Spread:
         own = jax.lax.psum_scatter(added, self.axes, scatter_dimension=0, tiled=True)
         return own.view(rows.dtype) if jnp.issubdtype(rows.dtype, jnp.floating) else own.astype(rows.dtype)
 
-    def _divided(self, params: Any) -> Any:
-        """Over which of `axes` the parameters are divided, without those that end at none."""
+    def _divided(self, params: Any, of: Callable[[Any, PartitionSpec], PartitionSpec] = lambda _, kept: kept) -> Any:
+        """Over which of `axes` the parameters are divided, or what is like them by `of`, without those that end at none."""
         leaves, structure = jax.tree.flatten(params)
         mine = lambda names: tuple(name for name in names if name in self.axes) or None
-        specs = [PartitionSpec(*[mine(names) for names in _names(spec)]) for spec in self.kept[: len(leaves)]]
-        return jax.tree.unflatten(structure, specs)
+        specs = map(of, leaves, self.kept)  # of which the parameters are the first
+        return structure.unflatten(PartitionSpec(*map(mine, _names(spec))) for spec in specs)
 
     def run(self, step: Callable[..., tuple[Any, Any]], changing: Any, *args: Any) -> tuple[Any, Any]:
         """`step(changing, *args)`: the changed values where they were, and others everywhere; traced.
@@ -250,8 +297,7 @@ class Spread:
         """Where each leaf is of what `on_each` gives."""
         leaves, structure = jax.tree.flatten(params)
         kept = jax.tree.unflatten(structure, self.kept[: len(leaves)])
-        is_spec = lambda leaf: isinstance(leaf, PartitionSpec)
-        return jax.tree.map(partial(NamedSharding, self.mesh), self._stacked(kept), is_leaf=is_spec)
+        return jax.tree.map(partial(NamedSharding, self.mesh), self._stacked(kept), is_leaf=_is_spec)
 
     @property
     def _everywhere(self) -> NamedSharding:
@@ -366,6 +412,20 @@ def _axes_of(leaf: Any) -> tuple[tuple[str, ...], ...]:
 def _names(spec: PartitionSpec) -> list[tuple[str, ...]]:
     """The axes of a mesh, for each axis of an array that says any."""
     return [(each,) if isinstance(each, str) else tuple(each or ()) for each in spec]
+
+
+def _ordered(spec: PartitionSpec, first: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The axes of a mesh for each axis of an array, those of `first` before others."""
+    return [tuple(sorted(names, key=lambda name: name not in first)) for names in _names(spec)]
+
+
+def _first(leaf: Any) -> Any:
+    """Of one device, what has a leading axis of devices."""
+    return leaf[0]
+
+
+def _is_spec(leaf: Any) -> bool:
+    return isinstance(leaf, PartitionSpec)
 
 
 def _rows_of(leaf: Any) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """The sums of a private step: clipped gradients of a draw's examples, out of arrays or handed over in blocks.
 
-A draw is walked in microbatches, each of which `Summing.of` makes one addend: out of arrays in one loop, which gathers the rows
-itself, and from a source in one call a block. Both add the same addends in the same order. On several devices each has addends
-of its own, and `Summing.finish` adds them up.
+A draw is walked in microbatches, each of which is one addend: out of arrays in one loop, which gathers the rows itself, and from
+a source in a loop for each block of a few microbatches. Both add the same addends in the same order. On several devices each has
+addends of its own, and `Summing.finish` adds them up.
 """
 
 import math
@@ -99,7 +99,7 @@ class Summing:
         loss = self._checked(params, data, shared, rng)
         size = self._size(loss, params, positions)
 
-        def add_up(params: Params, data: Any, draw: Draw, shared: Any, rule_state: Any, rng: Any) -> Any:
+        def add_up(onto: None, params: Params, data: Any, draw: Draw, shared: Any, rule_state: Any, rng: Any) -> Any:
             take, used = gather_drawn(data, draw, size, self.spread)
             one = self._process(params, data, shared, rule_state, rng, loss)
             return reduce_examples(
@@ -108,33 +108,58 @@ class Summing:
                 used=used,
                 positions=positions,
                 microbatch_size=size,
+                onto=onto,
             )[0]
 
-        addends = self._on_each(add_up, params, data, draw, shared, rule_state, rng)
+        addends = self._on_each(add_up, None, params, data, draw, shared, rule_state, rng)
         return self.finish(addends, rule_state)
 
-    def of_block(
+    def with_block(
         self,
+        addends: Any,
         params: Params,
         rows: Batch,
-        mask: Bool[Array, " m"],
         start: Int32[Array, ""],
+        count: Int32[Array, ""],
         shared: tuple[Any, ...],
         *,
         rng: Key[Array, ""] | None = None,
         rule_state: Any = None,
     ) -> Any:
-        """The addend of one microbatch, for `finish`, whose rows [m, ...] stand in the draw from `start` on.
+        """Addends, for `finish`, with those of further examples of the draw, in the order in which `of_draw` adds them.
 
-        On several devices rows and mask are divided over them.
+        Args:
+            addends: of the examples before; None for none.
+            params: pytree of arrays.
+            rows: pytree of arrays [k, m, ...], k microbatches; on several devices m is divided over them.
+            start: the place in the draw of the first row, a multiple of m.
+            count: how many of the rows were drawn; those behind them are no examples.
+            shared: as `check_shared` returned them.
+            rng: scalar key, for losses that take one.
+            rule_state: of the clip rule.
         """
+        microbatches, size = jax.tree.leaves(rows)[0].shape[:2]
 
-        def of_own(params: Params, rows: Any, start: Any, shared: Any, rule_state: Any, rng: Any) -> Any:
-            batch, own_mask = rows
-            one = self._process(params, batch, shared, rule_state, rng)
-            return one(self._examples(batch, own_mask, rng, start, mask.shape[0]))
+        def of_own(
+            onto: Any, params: Params, rows: Any, start: Any, count: Any, shared: Any, rule_state: Any, rng: Any
+        ) -> Any:
+            def examples_at(first: Any) -> Examples:
+                own = jax.tree.map(lambda leaf: jax.lax.dynamic_index_in_dim(leaf, first // size, keepdims=False), rows)
+                mask = first + jnp.arange(size, dtype=jnp.int32) < count
+                mask = mask if self.spread is None else self.spread.own(mask)
+                return self._examples(own, mask, rng, start + first, size)
 
-        return self._on_each(of_own, params, (rows, mask), start, shared, rule_state, rng)
+            one = self._process(params, jax.tree.map(lambda leaf: leaf[0], rows), shared, rule_state, rng)
+            return reduce_examples(
+                lambda examples: (one(examples), None),
+                examples_at,
+                used=count,
+                positions=microbatches * size,
+                microbatch_size=size,
+                onto=onto,
+            )[0]
+
+        return self._on_each(of_own, addends, params, rows, start, count, shared, rule_state, rng, rows_axis=1)
 
     def finish(self, addends: Any, rule_state: Any) -> DrawSums:
         """The sums, of all addends added up."""
@@ -143,8 +168,8 @@ class Summing:
         sensitivity = jnp.float32(rule.clip_norm_now(rule_state, self.grad_fn.clip_norm))
         return DrawSums(grads, losses, clipped, aux, sensitivity, rule.advance(rule_state, observed))
 
-    def _on_each(self, part: Callable[..., Any], *args: Any) -> Any:
-        return part(*args) if self.spread is None else self.spread.on_each(part, *args)
+    def _on_each(self, part: Callable[..., Any], *args: Any, rows_axis: int = 0) -> Any:
+        return part(*args) if self.spread is None else self.spread.on_each(part, *args, rows_axis=rows_axis)
 
     def _process(
         self,

@@ -44,6 +44,7 @@ def reduce_examples(
     used: Int32[Array, ""],
     positions: int,
     microbatch_size: int,
+    onto: Any = None,
 ) -> tuple[Any, Any]:
     """Process examples, as many at a time as `microbatch_size` says.
 
@@ -53,6 +54,7 @@ def reduce_examples(
         used: int32 scalar. Positions from here on are not looked at, but for those of a microbatch begun before.
         positions: how many there are.
         microbatch_size: m.
+        onto: sums to which these are added; None for none.
 
     Returns:
         The sums, and what is kept, [positions, ...]: zeros where no microbatch came.
@@ -65,13 +67,21 @@ def reduce_examples(
         start = i * microbatch_size
         added, kept = process_at(start)
         write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
-        return jax.tree.map(jnp.add, carry[0], added), jax.tree.map(write, carry[1], kept)
+        total = jnp.add if onto is not None else lambda before, leaf: jnp.where(i == 0, leaf, before + leaf)
+        return jax.tree.map(total, carry[0], added), jax.tree.map(write, carry[1], kept)
 
     microbatches = -(-positions // microbatch_size)
+    turns = (used + microbatch_size - 1) // microbatch_size
     added, kept = jax.eval_shape(process_at, jnp.int32(0))
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), added)
+    if (
+        onto is None
+    ):  # whatever is in memory: the first turn, which there always is, doesn't read it, and need not wait for zeros
+        turns = jnp.maximum(turns, 1)
+        onto_this = jax.tree.map(lambda leaf: jax.lax.empty(leaf.shape, leaf.dtype), added)
+    else:
+        onto_this = onto
     empty = jax.tree.map(lambda leaf: jnp.zeros((microbatches * microbatch_size, *leaf.shape[1:]), leaf.dtype), kept)
-    added, kept = jax.lax.fori_loop(0, (used + microbatch_size - 1) // microbatch_size, add, (nothing, empty))
+    added, kept = jax.lax.fori_loop(0, turns, add, (onto_this, empty))
     return added, jax.tree.map(lambda leaf: leaf[:positions], kept)
 
 

@@ -1,8 +1,8 @@
 """Steps over records that stay where they are until they are drawn: sums block by block, then one step of them.
 
-A step over arrays is one program, which gathers its microbatches itself. Here each microbatch is a block, which threads have
-read while earlier steps were computed, and comes to a program of one microbatch; then the step is made of their sum. Draws,
-keys, noise and the order of the sum are the same, and so are the parameters.
+A step over arrays is one program, which gathers its microbatches itself. Here a block is
+a few microbatches, which a thread has read while earlier steps were computed, and comes to a program that adds them to those
+before; then the step is made of the sum. Draws, keys, noise and the order of the sum are the same, and so are the parameters.
 
 What is read is a function of the state's keys and step, so that a run goes on from a checkpoint with nothing but its state. A
 state's arrays are taken only when all records of a step are there: where one can't be read, the state can be gone on from.
@@ -21,10 +21,12 @@ import numpy as np
 from .._spread import Spread, by_words
 from ..clipping import ClippedGrad, Summing
 from ..reading import Block, Reader, Source
+from ..sampling import drawn_indices
 from ._description import Run
 from ._self_check import signature
 
 _SAMPLES = 16  # records by which processes see that they read the same
+_BLOCK_BYTES = 2**24  # of a block's records, unless a microbatch takes more: sixteen threads read 256 MiB ahead
 
 
 @dataclass
@@ -36,8 +38,9 @@ class _Reading:
         keys: of the run whose draws they are.
         kind: of the arguments that addends are made of.
         summing: how blocks are added up.
-        rows: of a block.
+        rows: of a microbatch.
         places: which of them this process reads.
+        microbatches: of a block.
         zeros: makes the addends of no block.
         reader: at work.
         sizes: of the draws made so far whose steps aren't made yet.
@@ -50,6 +53,7 @@ class _Reading:
     summing: Summing
     rows: int
     places: np.ndarray
+    microbatches: int
     zeros: Callable[[], Any]
     reader: Reader
     sizes: dict[int, int]
@@ -67,7 +71,7 @@ class FromSource:
     Args:
         run: the description.
         grad_fn: of the run.
-        update: `update(keys, sums, size, carry)` gives the next carry and the metrics, traced.
+        update: `update(keys, sums, size, carry, spread)` gives the next carry and the metrics, traced.
         takes_rng: whether the loss takes a key.
     """
 
@@ -109,7 +113,7 @@ class FromSource:
         """
         spread = None if spread is None else replace(spread, rows_divided=True)
         put = (lambda tree: tree) if spread is None else spread.everywhere
-        (keys_there, number, shared) = put((keys, jnp.int32(step), shared))
+        (keys_there, number, shared) = put((keys, np.int32(step), shared))
         params, _, rule_state, _ = carry
         given = (params, rule_state, keys_there, number, shared)
         kind = signature(given)
@@ -121,9 +125,10 @@ class FromSource:
         agree(partial(self._text, carry, addends, given, reading))
         try:
             for block in reading.reader.blocks(step):
-                rows, mask = self._placed(block, reading.sizes[step], reading)
-                addends = self._add(addends, rows, mask, put(jnp.int32(block.start)), *given, summing=summing)
-            size = put(jnp.int32(reading.sizes.pop(step, 0)))
+                count = min(reading.sizes[step] - block.start, reading.microbatches * reading.rows)
+                where = put((np.int32(block.start), np.int32(count)))
+                addends = self._add(addends, self._placed(block, reading), where, *given, summing=summing)
+            size = put(np.int32(reading.sizes.pop(step, 0)))
             made = self._make(carry, addends, keys_there, size, summing=summing)
         except BaseException:  # of a record that can't be read, or Ctrl-C: the next step begins to read anew
             self.close()
@@ -152,34 +157,36 @@ class FromSource:
         rng = keys.loss if self._takes_rng else None
         rows = _size(lambda shared: summing.microbatch_size(params, one, shared, rng, len(source)), shared)
         places = np.arange(rows) if spread is None else spread.places_here(rows)
+        usual = math.ceil(sampler.usual_size)
+        microbatches = max(1, min(math.ceil(usual / rows), _BLOCK_BYTES // (rows * source.record_bytes)))
         sizes: dict[int, int] = {}
 
         def draw(step: int) -> np.ndarray:
-            batch = sampler.batch(step)
-            indices = np.asarray(batch.indices)[np.asarray(batch.mask)]
+            indices = drawn_indices(sampler, step)
             sizes[step] = len(indices)
             return indices
 
-        usual = math.ceil(sampler.usual_size)
+        in_block = np.add.outer(rows * np.arange(microbatches), places).ravel()
         remaining = self._run.steps - step
-        reader = Reader(source, draw, block=rows, most=usual, first=step, steps=remaining, places=places)
-        return _Reading(
-            source, keys, kind, summing, rows, places, self._zeros(given, source, summing, rows), reader, sizes, step
+        reader = Reader(
+            source, draw, block=microbatches * rows, most=usual, first=step, steps=remaining, places=in_block
         )
+        zeros = self._zeros(given, source, summing, rows)
+        return _Reading(source, keys, kind, summing, rows, places, microbatches, zeros, reader, sizes, step)
 
     def _zeros(self, given: tuple[Any, ...], source: Source, summing: Summing, rows: int) -> Callable[[], Any]:
         """What makes the addends of no block, where those of a block are."""
-        block = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape), leaf.dtype), source.like)
-        mask, start = jax.ShapeDtypeStruct((rows,), jnp.bool_), jax.ShapeDtypeStruct((), jnp.int32)
-        like = jax.eval_shape(partial(self._block, summing=summing), block, mask, start, *given)
+        block = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, rows, *leaf.shape), leaf.dtype), source.like)
+        where = (jax.ShapeDtypeStruct((), jnp.int32),) * 2
+        like = jax.eval_shape(partial(self._with_block, summing=summing), None, block, where, *given)
         places = None if summing.spread is None else summing.spread.places_of_addends(given[0])
         return jax.jit(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like), out_shardings=places)
 
-    def _block(
+    def _with_block(
         self,
+        addends: Any,
         rows: Any,
-        mask: Any,
-        start: Any,
+        where: Any,
         params: Any,
         rule_state: Any,
         keys: Any,
@@ -188,50 +195,42 @@ class FromSource:
         *,
         summing: Summing,
     ) -> Any:
-        """The addends of a block; traced."""
-        rng = self._rng(keys, step)
+        """The addends with those of a block, of which `where` has the start and the number of examples; traced."""
+        rng = jax.random.fold_in(keys.loss, step) if self._takes_rng else None
 
-        def addends(params: Any, rows: Any, mask: Any, start: Any, shared: Any, rule_state: Any, rng: Any) -> Any:
-            return summing.of_block(params, rows, mask, start, shared, rng=rng, rule_state=rule_state)
+        def added(params: Any, addends: Any, rows: Any, where: Any, shared: Any, rule_state: Any, rng: Any) -> Any:
+            start, count = where
+            return summing.with_block(addends, params, rows, start, count, shared, rng=rng, rule_state=rule_state)
 
-        run = addends if summing.spread is None else partial(summing.spread.gather, addends)
-        return run(params, rows, mask, start, shared, rule_state, rng)
-
-    def _with_block(self, addends: Any, *given: Any, summing: Summing) -> Any:
-        return jax.tree.map(jnp.add, addends, self._block(*given, summing=summing))
+        run = added if summing.spread is None else partial(summing.spread.gather, added)
+        return run(params, addends, rows, where, shared, rule_state, rng)
 
     def _made(self, carry: tuple[Any, ...], addends: Any, keys: Any, size: Any, *, summing: Summing) -> Any:
         """The step, of all that was added up; traced."""
 
         def update(carry: tuple[Any, ...], addends: Any, keys: Any, size: Any) -> Any:
-            return self._update(keys, summing.finish(addends, carry[2]), size, carry)
+            return self._update(keys, summing.finish(addends, carry[2]), size, carry, summing.spread)
 
         run = update if summing.spread is None else partial(summing.spread.run, update)
         return run(carry, addends, keys, size)
 
     def _text(self, carry: Any, addends: Any, given: tuple[Any, ...], reading: _Reading) -> str:
         """Of both programs, as they are compiled."""
-        nothing = Block(
-            jax.tree.map(lambda leaf: np.zeros((len(reading.places), *leaf.shape), leaf.dtype), reading.source.like), 0
-        )
-        rows, mask = self._placed(nothing, 0, reading)
-        zero = jnp.int32(0) if reading.summing.spread is None else reading.summing.spread.everywhere(jnp.int32(0))
-        add = self._add.lower(addends, rows, mask, zero, *given, summing=reading.summing)
+        number, zero = reading.microbatches * len(reading.places), np.int32(0)
+        nothing = Block(jax.tree.map(lambda leaf: np.zeros((number, *leaf.shape), leaf.dtype), reading.source.like), 0)
+        zero = zero if reading.summing.spread is None else reading.summing.spread.everywhere(zero)
+        rows = self._placed(nothing, reading)
+        add = self._add.lower(addends, rows, (zero, zero), *given, summing=reading.summing)
         make = self._make.lower(carry, addends, given[2], zero, summing=reading.summing)
         return add.as_text() + make.as_text()
 
-    def _placed(self, block: Block, size: int, reading: _Reading) -> tuple[Any, Any]:
-        """The rows of a block and their mask, each on its device."""
-        mask = block.start + reading.places < size
-        spread = reading.summing.spread
+    def _placed(self, block: Block, reading: _Reading) -> Any:
+        """The rows of a block by microbatches, each on its device."""
+        by_microbatch = lambda leaf: leaf.reshape(reading.microbatches, len(reading.places), *leaf.shape[1:])
+        rows, spread = jax.tree.map(by_microbatch, block.rows), reading.summing.spread
         if spread is None:
-            return jax.device_put((block.rows, mask))
-        return jax.tree.map(
-            partial(spread.rows_from_here, rows=reading.rows, places=reading.places), (block.rows, mask)
-        )
-
-    def _rng(self, keys: Any, step: Any) -> Any:
-        return jax.random.fold_in(keys.loss, step) if self._takes_rng else None
+            return jax.device_put(rows)
+        return jax.tree.map(partial(spread.rows_from_here, rows=reading.rows, places=reading.places), rows)
 
 
 def samples(source: Source) -> Any:

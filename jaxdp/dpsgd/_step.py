@@ -306,15 +306,16 @@ class PrivateStep:
         summing = Summing(self._grad_fn, spread, sampler.usual_size)
         rng = loss_key if self._takes_rng else None
         sums = summing.of_draw(params, data, draw, shared, rng=rng, rule_state=rule_state)
-        return self._update(keys, sums, draw.size, carry)
+        return self._update(keys, sums, draw.size, carry, spread)
 
     def _update(
-        self, keys: RunKeys, sums: DrawSums, size: Any, carry: tuple[Any, ...]
+        self, keys: RunKeys, sums: DrawSums, size: Any, carry: tuple[Any, ...], spread: Spread | None
     ) -> tuple[tuple[Any, ...], StepMetrics]:
         """From a draw's sums to the next carry."""
         params, opt_state, _, noise_state = carry
         noise = self.run.privatize(keys.noise)
         means, noise_state = noise.update(sums.grads, noise_state, sensitivity=sums.sensitivity)
+        means = means if spread is None else spread.gathered(means)
         updates, opt_state = self._optimizer.update(means, opt_state, params)
         totals = (sums.losses, sums.clipped, sums.aux)
         metrics = StepMetrics(size, *jax.tree.map(lambda total: total / size.astype(jnp.float32), totals))

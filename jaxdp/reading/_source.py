@@ -82,8 +82,12 @@ class Source:
         """How many blocks of so many rows are read ahead."""
         if self.ahead is not None:
             return self.ahead
-        one = rows * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.like))
-        return min(32, max(2, _BYTES_AHEAD // max(one, 1)))
+        return min(32, max(2, _BYTES_AHEAD // (rows * self.record_bytes)))
+
+    @property
+    def record_bytes(self) -> int:
+        """What the arrays of one record take, at least 1."""
+        return max(1, sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.like)))
 
     def read(self, indices: Integer[np.ndarray, " m"]) -> Any:
         """A pytree of arrays [m, ...]: the records at `indices`, in that order.

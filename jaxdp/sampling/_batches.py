@@ -88,6 +88,13 @@ def make_batch(sampler: Sampler, step: int, capacity: int) -> PaddedBatch:
     return _cut(_draw(type(sampler), sampler, jnp.int32(number)), capacity)
 
 
+def drawn_indices(sampler: Sampler, step: int) -> np.ndarray:
+    """int32 [size], on the host: the indices of the examples drawn at a step, in the order of the draw."""
+    draw = _draw(type(sampler), sampler, np.int32(step))
+    size, usual = int(draw.size), math.ceil(sampler.usual_size)
+    return np.asarray(draw.indices[: usual * math.ceil(size / usual)])[:size]  # copied in one of few lengths
+
+
 def iterate_batches(sampler: Sampler, capacity: int) -> Iterator[PaddedBatch]:
     """All batches, step by step."""
     _check_key(sampler)

@@ -153,6 +153,8 @@ def main(chosen: list[str]) -> None:
                 # What is divided over a model's axis XLA adds up as it likes.
                 alike = close if "model" in names else same
                 jax.tree.map(alike, read.params, state.params)
+    if jax.process_count() > 1 or not chosen:
+        in_parts()
     if jax.process_count() > 1:
         refuse_other_processes()
     else:
@@ -192,6 +194,25 @@ def check_work(step: Any, state: Any, data: Any) -> None:
     assert any(n <= most for n in rows), (rows, most)
     if all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state.params)):
         assert not any(most < n < N and n not in (16, 128) for n in rows), (rows, most)
+
+
+def in_parts() -> None:
+    """Noise of a large parameter that every device has, of which each draws a part, is the noise that one device draws."""
+    params = {"w": jnp.zeros((1024, 512)), "b": jnp.zeros(3)}
+
+    def nothing(params: Any, example: Any) -> Any:
+        return 0.0 * (params["w"][0, 0] + jnp.sum(params["b"])) * jnp.sum(example[0])
+
+    def noise(params: Any, data: Any) -> Any:
+        step = RUN.make_step(nothing, REMEMBERS, self_check=False)
+        return step(step.init(params, jax.random.key(7)), data)[0].opt_state
+
+    alone = noise(params, DATA)
+    for shape, names in (((8,), ("data",)), ((4, 2), ("data", "other"))):
+        mesh = jax.make_mesh(shape, names)
+        spread = noise(placed(mesh, params, everywhere), placed(mesh, DATA, everywhere))
+        jax.tree.map(same, spread, alone)
+        assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(spread))
 
 
 def under_other_rules() -> None:
