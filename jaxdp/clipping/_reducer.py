@@ -67,21 +67,19 @@ def reduce_examples(
         start = i * microbatch_size
         added, kept = process_at(start)
         write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
-        total = jnp.add if onto is not None else lambda before, leaf: jnp.where(i == 0, leaf, before + leaf)
+        is_first = i == 0 if onto is None else False
+        total = lambda before, leaf: jnp.where(is_first, leaf, before + leaf)
         return jax.tree.map(total, carry[0], added), jax.tree.map(write, carry[1], kept)
 
     microbatches = -(-positions // microbatch_size)
     turns = (used + microbatch_size - 1) // microbatch_size
     added, kept = jax.eval_shape(process_at, jnp.int32(0))
-    if (
-        onto is None
-    ):  # whatever is in memory: the first turn, which there always is, doesn't read it, and need not wait for zeros
-        turns = jnp.maximum(turns, 1)
-        onto_this = jax.tree.map(lambda leaf: jax.lax.empty(leaf.shape, leaf.dtype), added)
-    else:
-        onto_this = onto
+    before = onto
+    if before is None:
+        turns = jnp.maximum(turns, 1)  # of which the first doesn't look at what is in memory: zeros take a TPU a pass
+        before = jax.tree.map(lambda leaf: jax.lax.empty(leaf.shape, leaf.dtype), added)
     empty = jax.tree.map(lambda leaf: jnp.zeros((microbatches * microbatch_size, *leaf.shape[1:]), leaf.dtype), kept)
-    added, kept = jax.lax.fori_loop(0, turns, add, (onto_this, empty))
+    added, kept = jax.lax.fori_loop(0, turns, add, (before, empty))
     return added, jax.tree.map(lambda leaf: leaf[:positions], kept)
 
 
