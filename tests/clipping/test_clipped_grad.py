@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from oracle import distance, example_of, loop, norm_of
 
@@ -147,6 +148,19 @@ def test_a_batch_of_padding_alone_is_a_zero_sum_of_the_same_sensitivity() -> Non
         grad_fn = jaxdp.clipped_grad(lambda w, x: w * x, clip_norm=3.0, microbatch_size=microbatch_size)
         out = jax.jit(grad_fn)(jnp.float32(1), jnp.ones(5), mask=jnp.zeros(5, bool))
         assert (float(out.grads), float(out.sensitivity)) == (0.0, 3.0)
+
+
+def test_nothing_of_what_is_in_memory_where_sums_begin_gets_into_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax.lax, "empty", lambda shape, dtype: jnp.full(shape, jnp.nan, dtype))
+    grad_fn = jaxdp.clipped_grad(lambda w, x: w * x, clip_norm=3.0, microbatch_size=2)
+    batch = jnp.array([1.0, 2.0, 4.0, 1.0, 1.0])
+    assert float(grad_fn(jnp.float32(1.0), batch).grads) == 8.0
+    nobody = jnp.zeros(5, jnp.bool_)
+    assert float(grad_fn(jnp.float32(1.0), batch, mask=nobody).grads) == 0.0
+    run = jaxdp.DPSGD(num_examples=5, expected_batch_size=1e-6, steps=1, clip_norm=3.0, noise_multiplier=0.0)
+    step = run.make_step(lambda w, x: w * x, optax.sgd(1.0), self_check=False)
+    state, metrics = step(step.init(jnp.float32(1.0), jax.random.key(0)), batch)
+    assert (int(metrics.examples), float(state.params)) == (0, 1.0)
 
 
 def test_each_example_gets_its_own_key_whatever_the_microbatches_and_the_padding() -> None:

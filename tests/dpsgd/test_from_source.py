@@ -13,6 +13,7 @@ import pytest
 from bits import assert_same_numbers
 
 import jaxdp
+from jaxdp.dpsgd import _from_source
 from jaxdp.reading import Source
 
 N = 60
@@ -80,6 +81,18 @@ def test_a_run_over_a_source_is_the_run_over_arrays(name: str) -> None:
     assert_same(read, in_memory)
     jax.tree.map(assert_same_numbers, metrics, expected)
     assert read.ledger == in_memory.ledger
+
+
+def test_a_draw_of_several_blocks_of_several_microbatches_is_added_up_in_the_order_of_arrays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = jaxdp.DPSGD(**{**USUAL, "microbatch_size": 4})
+    in_memory, expected = trained(run, jax.tree.map(jnp.asarray, data()))
+    two_microbatches = 8 * Source(data()).record_bytes
+    monkeypatch.setattr(_from_source, "_BLOCK_BYTES", two_microbatches)
+    read, metrics = trained(run, Source(data()))
+    assert_same(read, in_memory)
+    jax.tree.map(assert_same_numbers, metrics, expected)
 
 
 @pytest.mark.slow
