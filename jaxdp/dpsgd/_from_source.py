@@ -1,8 +1,8 @@
 """Steps over records that stay where they are until they are drawn: sums block by block, then one step of them.
 
-A step over arrays is one program, which gathers its microbatches itself. Here a block is a few microbatches, which a thread has read
-while earlier steps were computed, and comes to a program that adds them to those before; then the step is made of the sum. Draws,
-keys, noise and the order of the sum are the same, and so are the parameters.
+A step over arrays is one program, which gathers its microbatches itself. Here a block is a few microbatches, which a thread has
+read while earlier steps were computed, and comes to a program that adds them to those before; then the step is made of the sum.
+Draws, keys, noise and the order of the sum are the same, and so are the parameters.
 
 What is read is a function of the state's keys and step, so that a run goes on from a checkpoint with nothing but its state. A
 state's arrays are taken only when all records of a step are there: where one can't be read, the state can be gone on from.
