@@ -21,7 +21,7 @@ import numpy as np
 from .._spread import Spread, by_words
 from ..clipping import ClippedGrad, Summing
 from ..reading import Block, Reader, Source
-from ..sampling import drawn_indices
+from ..sampling._batches import drawn_indices
 from ._description import Run
 from ._self_check import signature
 

@@ -6,13 +6,7 @@ words: `Poisson()` includes each example on its own with the sampling rate, so t
 no amplification by sampling. The samplers draw at static shapes by padding with a mask.
 """
 
-from ._batches import (
-    Draw as Draw,
-    PaddedBatch as PaddedBatch,
-    Sampler as Sampler,
-    drawn_indices as drawn_indices,
-    rows_at as rows_at,
-)
+from ._batches import Draw as Draw, PaddedBatch as PaddedBatch, Sampler as Sampler, rows_at as rows_at
 from ._names import (
     NAMES as NAMES,
     SAMPLINGS as SAMPLINGS,
