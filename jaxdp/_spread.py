@@ -142,8 +142,8 @@ class Spread:
         """What `on_each` gave, added up over the devices: others on every device, and of a sum each has its part.
 
         That is the part which a device has of the parameter, or of a large parameter that several devices have a part of that
-        part: what is made of the sum is then made once. `gathered` does that, and both pass what adding up everywhere does, unless a
-        compiler scatters by doing just that.
+        part: what is made of the sum is then made once. `gathered` does that, and both pass what adding up everywhere does,
+        unless a compiler scatters by doing just that.
         """
         like = jax.eval_shape(partial(jax.tree.map, _first), addends[0])
         kept, parts = self._divided(like), self._divided(like, self._part)
