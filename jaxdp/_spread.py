@@ -22,9 +22,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ._errors import UsageError
 
-_LARGE = (
-    2**19
-)  # values of a parameter whose sum is divided: of fewer the noise takes less time than passing them on once more
+_LARGE = 2**19  # values of a parameter whose sum is divided: noise of fewer costs less than passing them in parts
 _TILE = (8, 128)  # of an array in a TPU's memory: what isn't divided into whole ones its compiler passes on twice
 
 

@@ -86,7 +86,7 @@ class Source:
 
     @property
     def record_bytes(self) -> int:
-        """What the arrays of one record take, at least 1."""
+        """Bytes of the arrays of one record, at least 1. Record 0 is read for it, once."""
         return max(1, sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(self.like)))
 
     def read(self, indices: Integer[np.ndarray, " m"]) -> Any:

@@ -86,7 +86,7 @@ def test_a_rule_gives_the_sum_of_a_loop_over_examples(name: str, rule: str, meth
     ("rule", "dtype"),
     [
         ("flat", jnp.float32),
-        ("quantile", jnp.float32),
+        pytest.param("quantile", jnp.float32, marks=SLOW),
         pytest.param("flat", jnp.bfloat16, marks=SLOW),
         *(pytest.param(rule, jnp.float32, marks=SLOW) for rule in RULES if rule != "flat"),
         *(pytest.param(rule, jnp.bfloat16, marks=SLOW) for rule in (*RULES, "quantile") if rule != "flat"),

@@ -91,6 +91,7 @@ def test_a_finished_model_comes_back(small: tuple[Path, list[str]], tfds_dir: Pa
         run.predict(np.zeros((2, 14, 14, 1), np.uint8))
 
 
+@pytest.mark.slow
 def test_predict_writes_csv_and_npy(small: tuple[Path, list[str]], tmp_path: Path, tfds_dir: Path) -> None:
     images = data.load("mnist", tfds_dir).test_images[:5]
     np.save(tmp_path / "images.npy", images)
@@ -244,6 +245,7 @@ def test_resuming_with_other_options_says_what_differs(
     assert "--lr: None, 0.3" in line
 
 
+@pytest.mark.slow
 def test_resuming_on_other_data_is_refused(tfds_dir: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     from jaxdp.data._tfds import Prepared
 

@@ -252,6 +252,7 @@ class Angles:
         return float(errors.mean()), float((errors < 0.1).mean())
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own_is_learned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     angle = np.random.default_rng(0).uniform(-3, 3, 200)
     inputs = np.stack([angle, angle**2], axis=1).astype(np.float32)

@@ -50,6 +50,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_a_run_from_disk_is_the_run_from_memory_to_the_bit(
     in_memory: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

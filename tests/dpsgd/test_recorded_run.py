@@ -282,6 +282,7 @@ MORE_OF_A_KIND = {
     same_key_for_steps,
     accounted_as_poisson_but_shuffled,
     noise_at_every_micro_step,
+    tied_weights_squared_and_added,
 }
 
 
