@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from ._alike import Alike
 from ._errors import UsageError
 
 _LARGE = 2**19  # values of a parameter whose sum is divided: noise of fewer costs less than passing them in parts
@@ -148,8 +149,14 @@ class Spread:
 
         def total(addends: Any) -> Any:
             sums, others = jax.tree.map(_first, addends)
-            sums = jax.tree.map(self._added_up, sums, kept, parts)
-            return sums, jax.tree.map(lambda leaf: self._psum(leaf, self.axes), others)
+            leaves, structure = jax.tree.flatten(sums)
+            specs = [*zip(*(jax.tree.leaves(each, is_leaf=_is_spec) for each in (kept, parts)), strict=True)]
+            everywhere = [i for i, each in enumerate(specs) if each == (PartitionSpec(), PartitionSpec())]
+            alike = Alike.of([leaves[i] for i in everywhere])
+            stacks = [self._psum(stack, self.axes) for stack in alike.stack([leaves[i] for i in everywhere])]
+            added = dict(zip(everywhere, alike.apart(stacks), strict=True))
+            whole = [added[i] if i in added else self._added_up(leaf, *specs[i]) for i, leaf in enumerate(leaves)]
+            return structure.unflatten(whole), jax.tree.map(lambda leaf: self._psum(leaf, self.axes), others)
 
         sums, others = self._shard_map(total, (self._stacked(kept),), (parts, PartitionSpec()))(addends)
         return self._by_axes_first(sums), others

@@ -16,8 +16,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .._alike import Alike
 from .._types import Params
-from ._norm import UNIT_ROUNDOFF, per_example_norms, relative_error_bound, sum_of_squares, sum_of_squares_error
+from ._norm import ONE_SUM, UNIT_ROUNDOFF, per_example_norms, relative_error_bound, sum_of_squares, sum_of_squares_error
 from .rules import ClipRule, Groups
 from .rules._rule import ROUND_DOWN
 
@@ -201,13 +202,15 @@ def join_apart(norms: Sequence[Norm], leaves: Sequence[Float[Array, "B ..."]], s
 
     It is inf from 1e19 on.
     """
-    squares = sum((sum_of_squares(leaf, (0,)) for leaf in leaves), jnp.zeros(size, jnp.float32))
+    of_one = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+    alike = [[leaves[i] for i in group] for group in Alike.of(of_one, math.inf).groups]
+    squares = sum((sum_of_squares(one, (0,), ONE_SUM, *others) for one, *others in alike), jnp.zeros(size, jnp.float32))
     value, upper = (
         sum((jnp.square(part) for part in parts), squares)
         for parts in (zip(*norms, strict=True) if norms else ((), ()))
     )
-    worst = max((sum_of_squares_error(leaf.shape[1:]) for leaf in leaves), default=0.0)
-    slack = jnp.float32(1 + worst + (len(norms) + len(leaves) + 64) * UNIT_ROUNDOFF)
+    worst = max((sum_of_squares_error(one.shape[1:], ONE_SUM, len(others)) for one, *others in alike), default=0.0)
+    slack = jnp.float32(1 + worst + (len(norms) + len(alike) + 64) * UNIT_ROUNDOFF)
     return Norm(jnp.sqrt(value), jnp.sqrt(upper + 2.0**-100) * slack)
 
 

@@ -91,7 +91,9 @@ def sum_in_blocks(x: Float[Array, "B size"]) -> Float[Array, " B"]:
     return jnp.sum(x, axis=1)
 
 
-def sum_of_squares(x: Float[Array, "*n"], apart: Sequence[int] = (), at_once: int = ONE_SUM) -> Float[Array, "*apart"]:
+def sum_of_squares(
+    x: Float[Array, "*n"], apart: Sequence[int] = (), at_once: int = ONE_SUM, *others: Float[Array, "*n"]
+) -> Float[Array, "*apart"]:
     """Of an array's entries, those along some axes apart, with what squares below float32's range could have added.
 
     A single pass, for devices on which that is what counts: inf where the sum exceeds float32, which is from lengths of 1e19 on.
@@ -100,13 +102,14 @@ def sum_of_squares(x: Float[Array, "*n"], apart: Sequence[int] = (), at_once: in
         x: any floating dtype; n entries to each sum.
         apart: axes that are kept.
         at_once: how many squares are added up in one sum, at most.
+        *others: further arrays of the same shape, added entry by entry first: one operation for many small arrays.
 
     Returns:
         float32. The true sum exceeds it by at most `sum_of_squares_error` of the axes that aren't kept, relatively.
     """
-    x = jnp.square(x.astype(jnp.float32))
+    x = sum((jnp.square(other.astype(jnp.float32)) for other in others), jnp.square(x.astype(jnp.float32)))
     own = [axis for axis in range(x.ndim) if axis not in apart]
-    below = jnp.float32(math.prod(x.shape[axis] for axis in own) * 2 * _SMALLEST)
+    below = jnp.float32((1 + len(others)) * math.prod(x.shape[axis] for axis in own) * 2 * _SMALLEST)
     while math.prod(x.shape[axis] for axis in own) > at_once:  # an axis at a time: fewer additions one upon another
         axis = next(axis for axis in reversed(own) if x.shape[axis] > 1)
         if x.shape[axis] > ONE_SUM:
@@ -118,14 +121,15 @@ def sum_of_squares(x: Float[Array, "*n"], apart: Sequence[int] = (), at_once: in
     return jnp.sum(x, axis=own) + below
 
 
-def sum_of_squares_error(shape: Sequence[int], at_once: int = ONE_SUM) -> float:
+def sum_of_squares_error(shape: Sequence[int], at_once: int = ONE_SUM, others: int = 0) -> float:
     """By how much, relatively, the sum of squares of an array can be off, whichever way a device adds up and rounds.
 
     Args:
         shape: of what is added up, without the axes that are kept apart.
         at_once: as for the sum.
+        others: how many further arrays there are.
     """
-    left, terms = list(shape), 0
+    left, terms = list(shape), others
     while math.prod(left) > at_once:
         axis = next(i for i in reversed(range(len(left))) if left[i] > 1)
         terms += _ROW if left[axis] > ONE_SUM else left[axis]

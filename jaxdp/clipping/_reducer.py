@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32, Key
 
+from .._alike import Alike
 from .._platform import default_device, default_platform
 from .._spread import Spread
 from .._types import Batch
@@ -60,27 +61,30 @@ def reduce_examples(
         The sums, and what is kept, [positions, ...]: zeros where no microbatch came.
     """
 
-    def process_at(start: Any) -> tuple[Any, Any]:
-        return process(examples_at(start))
+    like, kept = jax.eval_shape(lambda: process(examples_at(jnp.int32(0))))
+    leaves, structure = jax.tree.flatten(like)
+    alike = Alike.of(leaves)
+    stack = lambda sums: alike.stack(jax.tree.leaves(sums))
 
     def add(i: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         start = i * microbatch_size
-        added, kept = process_at(start)
+        added, kept = process(examples_at(start))
         write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
         is_first = i == 0 if onto is None else False
         total = lambda before, leaf: jnp.where(is_first, leaf, before + leaf)
-        return jax.tree.map(total, carry[0], added), jax.tree.map(write, carry[1], kept)
+        return jax.tree.map(total, carry[0], stack(added)), jax.tree.map(write, carry[1], kept)
 
     microbatches = -(-positions // microbatch_size)
     turns = (used + microbatch_size - 1) // microbatch_size
-    added, kept = jax.eval_shape(process_at, jnp.int32(0))
-    before = onto
-    if before is None:
+    if onto is None:
         turns = jnp.maximum(turns, 1)  # of which the first doesn't look at what is in memory: zeros take a TPU a pass
-        before = jax.tree.map(lambda leaf: jax.lax.empty(leaf.shape, leaf.dtype), added)
+        stacks = jax.eval_shape(stack, like)
+        before = [jax.lax.empty(leaf.shape, leaf.dtype) for leaf in stacks]
+    else:
+        before = stack(onto)
     empty = jax.tree.map(lambda leaf: jnp.zeros((microbatches * microbatch_size, *leaf.shape[1:]), leaf.dtype), kept)
-    added, kept = jax.lax.fori_loop(0, turns, add, (before, empty))
-    return added, jax.tree.map(lambda leaf: leaf[:positions], kept)
+    stacks, kept = jax.lax.fori_loop(0, turns, add, (before, empty))
+    return structure.unflatten(alike.apart(stacks)), jax.tree.map(lambda leaf: leaf[:positions], kept)
 
 
 def slice_batch(batch: Batch, mask: Bool[Array, " B"], microbatch_size: int) -> tuple[Take, Int32[Array, ""]]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32, Key
 
 from .. import _checks
+from .._alike import Alike
 from .._errors import UsageError
 from .._types import Params
 from ._copies import refuse_shared_key
@@ -58,8 +59,14 @@ class Gaussian:
         check_state(state)
         step = refuse_shared_key((state.key, state.step), sums, state.step)
         noise = tree_normal(jax.random.fold_in(own_key(state.key, Domain.PRIVATIZE), step), sums)
+        leaves, structure = jax.tree.flatten(sums)
+        alike = Alike.of(leaves)
+        noisy = [
+            total + scale * normal
+            for total, normal in zip(alike.stack(leaves), alike.stack(jax.tree.leaves(noise)), strict=True)
+        ]
         # Behind the barrier all who read a noisy sum see one value: its draw is never computed twice, a rounding apart.
-        noisy = jax.lax.optimization_barrier(jax.tree.map(lambda total, normal: total + scale * normal, sums, noise))
+        noisy = structure.unflatten(alike.apart(jax.lax.optimization_barrier(noisy)))
         return noisy, GaussianState(state.key, state.step + 1)
 
     def event(self, noise_multiplier: _checks.Real) -> "GaussianDpEvent":

@@ -21,7 +21,7 @@ from recorded import violations
 import jaxdp
 from jaxdp.clipping import _clipped_grad
 from jaxdp.clipping._arithmetic import BFLOAT16, TENSORFLOAT32, arithmetic_of
-from jaxdp.clipping._norm import gamma, sum_of_squares, sum_of_squares_error
+from jaxdp.clipping._norm import ONE_SUM, gamma, sum_of_squares, sum_of_squares_error
 from jaxdp.clipping.ghost import _sum as ghost_sum
 from jaxdp.clipping.ghost.rules._conv import CONVOLUTION
 
@@ -197,6 +197,16 @@ def test_sums_of_squares_are_never_below_the_true_ones(shape: tuple[int, ...], a
         found = np.float64(sum_of_squares(jnp.asarray(x), apart))
         true = np.sum(np.float64(x) ** 2, axis=tuple(i for i in range(x.ndim) if i not in apart))
         assert (found * (1 + sum_of_squares_error(shape[len(apart) :])) >= true).all()
+        np.testing.assert_allclose(found, true, rtol=1e-4, atol=1e-30)
+
+
+def test_sums_of_squares_of_many_small_arrays_are_never_below_the_true_ones() -> None:
+    for scale in (1e-25, 1e-10, 1.0, 1e12):
+        arrays = np.float32(scale * np.random.default_rng(0).normal(size=(500, 3, 40, 2)))
+        one, *others = map(jnp.asarray, arrays)
+        found = np.float64(sum_of_squares(one, (0,), ONE_SUM, *others))
+        true = np.sum(np.float64(arrays) ** 2, axis=(0, 2, 3))
+        assert (found * (1 + sum_of_squares_error((40, 2), ONE_SUM, len(others))) >= true).all()
         np.testing.assert_allclose(found, true, rtol=1e-4, atol=1e-30)
 
 

@@ -244,8 +244,7 @@ def _sum_component(
     operands, cotangents = seen.factors.of(component.sites)
     as_read = lambda scaled: scaled
     if component.sites[0].rounded and not component.is_single_row:
-        how = rounded_on_its_way if component.choice.form == "dropped" else rounded
-        as_read = functools.partial(how, arithmetic=arithmetic)
+        as_read = functools.partial(rounded_on_its_way, arithmetic=arithmetic)
     sums = [
         sum_gradients(site, [select(a) for a in o], as_read(select(g, factor)))
         for site, o, g in zip(component.sites, operands, cotangents, strict=True)

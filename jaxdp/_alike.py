@@ -1,0 +1,44 @@
+"""Small arrays of one shape as one array: an operation costs a device as much as thousands of values within one do."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+
+_SMALL = 2**12  # values
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Which arrays go into one stack.
+
+    Attributes:
+        groups: the numbers of the arrays of each stack, which are in the order of their first ones.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, leaves: Sequence[Any], dimensions: float = 1) -> "Alike":
+        """Small arrays of one shape and type together, others by themselves.
+
+        Args:
+            leaves: arrays, or their shapes and types.
+            dimensions: of a small one at the most. Vectors a TPU puts side by side in one operation, others it copies one by one.
+        """
+        alike: dict[Any, list[int]] = {}
+        for i, leaf in enumerate(leaves):
+            is_small = len(leaf.shape) <= dimensions and math.prod(leaf.shape) <= _SMALL
+            alike.setdefault((leaf.shape, leaf.dtype) if is_small else i, []).append(i)
+        return cls(tuple(map(tuple, alike.values())))
+
+    def stack(self, leaves: Sequence[Any]) -> list[Any]:
+        """Arrays in stacks, [k, ...] each. What is divided over devices stays so: nothing moves along the axes behind the first."""
+        return [jnp.stack([leaves[i] for i in group]) for group in self.groups]
+
+    def apart(self, stacks: Sequence[Any]) -> list[Any]:
+        """What is in the stacks, or in what was made of them, in the order of the arrays."""
+        found = {i: stack[k] for group, stack in zip(self.groups, stacks, strict=True) for k, i in enumerate(group)}
+        return [found[i] for i in range(len(found))]
