@@ -35,7 +35,7 @@ class Alike:
         return cls(tuple(map(tuple, alike.values())))
 
     def stack(self, leaves: Sequence[Any]) -> list[Any]:
-        """Arrays in stacks, [k, ...] each. What is divided over devices stays so: nothing moves along the axes behind the first."""
+        """Arrays in stacks, [k, ...] each. What is divided over devices stays so: along other axes nothing moves."""
         return [jnp.stack([leaves[i] for i in group]) for group in self.groups]
 
     def apart(self, stacks: Sequence[Any]) -> list[Any]:
