@@ -13,8 +13,12 @@ from jaxdp.commands.train import TrainOptions
 from jaxdp.commands.train._plan import resolve_plan
 from jaxdp.commands.train._recipe import RECIPES, overruled
 
+MORE_RECIPES = ("scattering-0.3", "cnn-augmented", "cnn", "mlp", "dense", "cnn-plain", "mlp-plain", "dense-plain")
 
-@pytest.mark.parametrize("name", RECIPES)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in MORE_RECIPES else name for name in RECIPES]
+)
 def test_every_recipe_makes_a_plan_of_its_own_numbers(name: str) -> None:
     recipe = RECIPES[name]
     options = TrainOptions(recipe=name, dp=recipe.dp)

@@ -134,8 +134,10 @@ LAYOUTS = {
 def main(chosen: list[str]) -> None:
     alone, drawn, _ = trained(loss, PARAMS, DATA)
     noise, _, _ = trained(constant, PARAMS, DATA)
-    for i, (shape, names, of_params, of_data) in enumerate(LAYOUTS[name] for name in chosen or LAYOUTS):
-        for kind in (AxisType.Explicit, AxisType.Auto)[slice(None) if not chosen else slice(i % 2, i % 2 + 1)]:
+    for i, layout in enumerate(chosen or LAYOUTS):
+        shape, names, of_params, of_data = LAYOUTS[layout]
+        both = not chosen and layout in ("rows", "fully", "tensors")
+        for kind in (AxisType.Explicit, AxisType.Auto)[slice(None) if both else slice(i % 2, i % 2 + 1)]:
             devices = jax.devices()[: int(np.prod(shape))]
             mesh = jax.make_mesh(shape, names, axis_types=(kind,) * len(shape), devices=devices)
             params, data = placed(mesh, PARAMS, of_params), placed(mesh, DATA, of_data)
