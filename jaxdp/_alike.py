@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 _SMALL = 2**12  # values
@@ -21,17 +22,20 @@ class Alike:
     groups: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, leaves: Sequence[Any], dimensions: float = 1) -> "Alike":
-        """Small arrays of one shape and type together, others by themselves.
+    def of(cls, leaves: Sequence[Any], dimensions: float = 1, before: int = 0) -> "Alike":
+        """Small arrays of one shape and type, which is also where they are, together, others by themselves.
 
         Args:
             leaves: arrays, or their shapes and types.
             dimensions: of a small one at the most. Vectors a TPU puts side by side in one operation, others it copies one by one.
+            before: how many axes come before those that count.
         """
         alike: dict[Any, list[int]] = {}
         for i, leaf in enumerate(leaves):
-            is_small = len(leaf.shape) <= dimensions and math.prod(leaf.shape) <= _SMALL
-            alike.setdefault((leaf.shape, leaf.dtype) if is_small else i, []).append(i)
+            shape = leaf.shape[before:]
+            is_small = len(shape) <= dimensions and math.prod(shape) <= _SMALL
+            kind = jax.typeof(leaf) if isinstance(leaf, jax.Array) else (leaf.shape, leaf.dtype)
+            alike.setdefault(kind if is_small else i, []).append(i)
         return cls(tuple(map(tuple, alike.values())))
 
     def stack(self, leaves: Sequence[Any]) -> list[Any]:

@@ -202,8 +202,7 @@ def join_apart(norms: Sequence[Norm], leaves: Sequence[Float[Array, "B ..."]], s
 
     It is inf from 1e19 on.
     """
-    of_one = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
-    alike = [[leaves[i] for i in group] for group in Alike.of(of_one, math.inf).groups]
+    alike = [[leaves[i] for i in group] for group in Alike.of(leaves, math.inf, before=1).groups]
     squares = sum((sum_of_squares(one, (0,), ONE_SUM, *others) for one, *others in alike), jnp.zeros(size, jnp.float32))
     value, upper = (
         sum((jnp.square(part) for part in parts), squares)

@@ -10,6 +10,7 @@ import numpy as np
 import optax
 import pytest
 import scipy.stats
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jaxdp
 
@@ -54,6 +55,22 @@ def test_another_key_gives_other_noise_and_the_same_key_the_same() -> None:
     )
     np.testing.assert_array_equal(one, same)
     assert not np.any(np.asarray(one) == np.asarray(other))
+
+
+def test_sums_stay_where_they_are_on_a_mesh_whose_axes_are_explicit() -> None:
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Explicit,))
+    specs = {"a": PartitionSpec("data"), "b": PartitionSpec(None), "c": PartitionSpec("data")}
+    sums = dict.fromkeys(specs, jnp.zeros(8))
+    tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=4, key=jax.random.key(0))
+    noisy = lambda sums: tx.update(sums, tx.init(sums), sensitivity=jnp.float32(1.0))[0]
+    alone = jax.jit(noisy)(sums)
+    with jax.set_mesh(mesh):
+        found = jax.jit(noisy)(
+            jax.tree.map(lambda leaf, spec: jax.device_put(leaf, NamedSharding(mesh, spec)), sums, specs)
+        )
+    for name, spec in specs.items():
+        assert found[name].sharding.spec == spec
+        np.testing.assert_array_equal(found[name], alone[name])
 
 
 def test_the_noise_is_float32_for_a_bfloat16_sum() -> None:
