@@ -149,7 +149,7 @@ def main(chosen: list[str]) -> None:
             noisy, _, _ = trained(constant, params, data)
             jax.tree.map(same, noisy.opt_state, noise.opt_state)
             check_work(step, state, data)
-            if jax.process_count() > 1 or not chosen:
+            if jax.process_count() > 1 or both:
                 read, found, _ = trained(loss, params, Source(jax.tree.map(np.asarray, DATA)))
                 assert found == drawn, "the same draws"
                 # What is divided over a model's axis XLA adds up as it likes.
