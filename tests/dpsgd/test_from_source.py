@@ -105,6 +105,7 @@ def test_several_steps_in_one_call_are_the_same_steps() -> None:
     assert metrics.loss.shape == (STEPS,)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_state_alone_whatever_was_read_ahead() -> None:
     run = jaxdp.DPSGD(**USUAL)
     expected, _ = trained(run, Source(data()))

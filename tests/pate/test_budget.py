@@ -27,6 +27,7 @@ def spent(mechanism: Any, asked: int, answered: int) -> float:
     epsilon=st.sampled_from([0.5, 1.0, 3.0]),
     part=st.sampled_from([0.0, 0.6, 1.0]),
 )
+@pytest.mark.slow
 def test_the_budget_is_kept_and_nearly_used_up(mechanism: Any, epsilon: float, part: float) -> None:
     answered = np.random.default_rng(0).random(4000) < (part if isinstance(mechanism, pate.ConfidentNoisyMax) else 1.0)
     asked = pate.within_budget(answered, mechanism, epsilon=epsilon)

@@ -9,6 +9,7 @@ import pytest
 from jaxdp.runs import _memory
 
 
+@pytest.mark.slow
 def test_a_limit_set_on_the_process_counts() -> None:
     program = (
         "import resource; from jaxdp.runs import _memory\n"

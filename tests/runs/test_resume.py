@@ -62,6 +62,7 @@ def damage(checkpoint: Path, how: str = "a flipped byte") -> None:
     victim.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_to_the_same_result(
     options: list[str], tmp_path: Path, undisturbed: Any, monkeypatch
 ) -> None:
