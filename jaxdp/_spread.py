@@ -151,15 +151,18 @@ class Spread:
             sums, others = jax.tree.map(_first, addends)
             leaves, structure = jax.tree.flatten(sums)
             specs = [*zip(*(jax.tree.leaves(each, is_leaf=_is_spec) for each in (kept, parts)), strict=True)]
-            everywhere = [i for i, each in enumerate(specs) if each == (PartitionSpec(), PartitionSpec())]
-            alike = Alike.of([leaves[i] for i in everywhere])
-            stacks = [self._psum(stack, self.axes) for stack in alike.stack([leaves[i] for i in everywhere])]
-            added = dict(zip(everywhere, alike.apart(stacks), strict=True))
+            undivided = [i for i, each in enumerate(specs) if each == (PartitionSpec(), PartitionSpec())]
+            added = dict(zip(undivided, self._added_everywhere([leaves[i] for i in undivided]), strict=True))
             whole = [added[i] if i in added else self._added_up(leaf, *specs[i]) for i, leaf in enumerate(leaves)]
             return structure.unflatten(whole), jax.tree.map(lambda leaf: self._psum(leaf, self.axes), others)
 
         sums, others = self._shard_map(total, (self._stacked(kept),), (parts, PartitionSpec()))(addends)
         return self._by_axes_first(sums), others
+
+    def _added_everywhere(self, leaves: list[Any]) -> list[Any]:
+        """Sums that every device has, of addends that are divided over no axis."""
+        alike = Alike.of(leaves)
+        return alike.apart([self._psum(stack, self.axes) for stack in alike.stack(leaves)])
 
     def _added_up(self, leaf: Any, kept: PartitionSpec, parts: PartitionSpec) -> Any:
         """A device's part of a sum, of an addend that is divided as the parameter is."""

@@ -37,39 +37,36 @@ def shuffled(batch: int, sigma: float, steps: int, epochs: int) -> tuple[dict[st
     return run, dp.SelfComposedDpEvent(dp.GaussianDpEvent(sigma), epochs)
 
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 # (a run and the event by hand, adjacency, accountant, epsilon at delta 1e-5 where it is published or known)
 TABLE = [
     (poisson(250, 1.3, 720), ADD, "rdp", 0.563172649032795),
-    pytest.param(poisson(250, 1.3, 720), ADD, "pld", 0.370275, marks=pytest.mark.slow),
-    pytest.param(poisson(250, 1.3, 3600), ADD, "rdp", 0.9422002181626765, marks=pytest.mark.slow),
-    pytest.param(poisson(250, 1.3, 3600), ADD, "pld", 0.853030, marks=pytest.mark.slow),
-    pytest.param(poisson(250, 1.3, 3600), SPECIAL, "rdp", 0.9422002181626765, marks=pytest.mark.slow),
+    slow(poisson(250, 1.3, 720), ADD, "pld", 0.370275),
+    slow(poisson(250, 1.3, 3600), ADD, "rdp", 0.9422002181626765),
+    slow(poisson(250, 1.3, 3600), ADD, "pld", 0.853030),
+    slow(poisson(250, 1.3, 3600), SPECIAL, "rdp", 0.9422002181626765),
     (poisson(250, 1.3, 3600), SPECIAL, "pld", 0.853030),
     (poisson(250, 1.3, 3600), ONE, "pld", 1.535),
-    pytest.param(poisson(250, 1.25394, 3600), ADD, "rdp", 1.0, marks=pytest.mark.slow),
+    slow(poisson(250, 1.25394, 3600), ADD, "rdp", 1.0),
     (poisson(512, 1.23, 4688), ADD, "rdp", 2.58),
-    pytest.param(poisson(512, 1.23, 4688), ADD, "pld", 2.36, marks=pytest.mark.slow),
-    pytest.param(poisson(4096, 3.04, 586), ADD, "rdp", 2.52, marks=pytest.mark.slow),
-    pytest.param(poisson(4096, 3.04, 586), ADD, "pld", 2.31, marks=pytest.mark.slow),
-    pytest.param(poisson(256, 1.3, 3516), ADD, "rdp", 0.95, marks=pytest.mark.slow),
-    pytest.param(poisson(256, 1.3, 3516), ADD, "pld", 0.86, marks=pytest.mark.slow),
+    slow(poisson(512, 1.23, 4688), ADD, "pld", 2.36),
+    slow(poisson(4096, 3.04, 586), ADD, "rdp", 2.52),
+    slow(poisson(4096, 3.04, 586), ADD, "pld", 2.31),
+    slow(poisson(256, 1.3, 3516), ADD, "rdp", 0.95),
+    slow(poisson(256, 1.3, 3516), ADD, "pld", 0.86),
     (poisson(256, 0.6, 100), ADD, "rdp", None),
-    pytest.param(poisson(256, 0.6, 100), ONE, "pld", None, marks=pytest.mark.slow),
+    slow(poisson(256, 0.6, 100), ONE, "pld", None),
     (poisson(60_000, 10.0, 100), ADD, "rdp", 4.73),
-    pytest.param(poisson(60_000, 10.0, 100), ADD, "pld", None, marks=pytest.mark.slow),
+    slow(poisson(60_000, 10.0, 100), ADD, "pld", None),
     (truncated(250, 280, 3.0, 100), ADD, "pld", None),
     (truncated(250, 300, 3.0, 100), SPECIAL, "pld", None),
     (truncated(250, 280, 3.0, 100), ONE, "pld", None),
-    pytest.param(
-        truncated(250, 60_000, 1.3, 720), ADD, "pld", 0.370275, marks=pytest.mark.slow
-    ),  # never truncated: as Poisson
+    slow(truncated(250, 60_000, 1.3, 720), ADD, "pld", 0.370275),  # never truncated: as Poisson
     (shuffled(512, 1.23, 40 * 118, 40), SPECIAL, "rdp", 36.4),
-    pytest.param(shuffled(512, 1.23, 40 * 118, 40), SPECIAL, "pld", 34.4, marks=pytest.mark.slow),
-    pytest.param(shuffled(512, 1.23, 40 * 118, 40), ONE, "pld", 95.9, marks=pytest.mark.slow),
-    pytest.param(
-        shuffled(512, 1.23, 39 * 118 + 1, 40), SPECIAL, "rdp", 36.4, marks=pytest.mark.slow
-    ),  # an epoch begun is an epoch
-    pytest.param(shuffled(512, 1.23, 39 * 118 + 1, 40), SPECIAL, "pld", 34.4, marks=pytest.mark.slow),
+    slow(shuffled(512, 1.23, 40 * 118, 40), SPECIAL, "pld", 34.4),
+    slow(shuffled(512, 1.23, 40 * 118, 40), ONE, "pld", 95.9),
+    slow(shuffled(512, 1.23, 39 * 118 + 1, 40), SPECIAL, "rdp", 36.4),  # an epoch begun is an epoch
+    slow(shuffled(512, 1.23, 39 * 118 + 1, 40), SPECIAL, "pld", 34.4),
     (shuffled(60_000, 10.0, 100, 100), ONE, "pld", 10.00),
     (shuffled(60_000, 10.0, 100, 100), ONE, "rdp", None),
 ]
@@ -238,8 +235,8 @@ def test_a_budget_that_allows_nothing_gives_no_steps_and_one_that_allows_all_has
     "changes",
     [
         {},
-        pytest.param({"adjacency": ONE}, marks=pytest.mark.slow),
-        pytest.param({"sampling": "truncated_poisson", "truncated_batch_size": 130}, marks=pytest.mark.slow),
+        slow({"adjacency": ONE}),
+        slow({"sampling": "truncated_poisson", "truncated_batch_size": 130}),
         {"sampling": "shuffle", "adjacency": SPECIAL},
         {"sampling": "shuffle", "adjacency": ONE},
     ],
