@@ -81,7 +81,8 @@ def draw(folder: Path) -> None:
             bars = axes.bar([i + 0.27 * (number - 1) for i in range(len(ratios))], ratios, width=0.25, label=program)
             axes.bar_label(bars, labels=[_short(each) for each in ratios], fontsize=6)
         axes.axhline(1, color="black", linewidth=0.8)
-        axes.set_xticks(range(len(workloads)), [found[0]["workload"] for found in workloads], fontsize=7)
+        names = [found[0]["workload"].replace("-", "-\n") for found in workloads]
+        axes.set_xticks(range(len(workloads)), names, fontsize=7)
         by = "cycles" if target.device == "tpu" else "roofline"
         axes.set(yscale="log", ylabel=f"{by}, over plain", title=f"{target.name}: its compiler's estimate")
         axes.margins(y=0.2)
