@@ -195,5 +195,7 @@ def tells_of_memory(said: str) -> bool:
         "OOM",
         "bad_alloc",
         "Must be non NULL",
+        "pthread_create",
+        "start new thread",
     )
     return any(word in said for word in words)

@@ -76,13 +76,16 @@ def test_results_of_another_machine_are_not_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("memory", "seconds", "problem"), [(2**29, 60.0, "out of memory"), (None, 0.1, "too slow"), (None, 60.0, "")]
+    ("mode", "memory", "seconds", "problem"),
+    [("vmap", 2**30, 60.0, "out of memory"), ("auto", None, 0.1, "too slow"), ("auto", None, 60.0, "")],
 )
-def test_a_cell_that_fails_says_why(tmp_path: Path, memory: int | None, seconds: float, problem: str) -> None:
+def test_a_cell_that_fails_says_why(
+    tmp_path: Path, mode: str, memory: int | None, seconds: float, problem: str
+) -> None:
     options = throughput.Options(memory=memory / 2**30 if memory else 0.0, limit_seconds=seconds)
     comparison = throughput.Comparison(options, {"jaxdp": Path(sys.executable)}, tmp_path, lambda what: None)
     comparison._prepare("mlp", 1024)
-    process = comparison._start(Cell("mlp", 1024, "jaxdp", "auto"))
+    process = comparison._start(Cell("mlp", 1024, "jaxdp", mode))
     assert isinstance(process, Process)
     assert process.first_answer() == (not problem)
     process.close()
