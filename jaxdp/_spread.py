@@ -21,10 +21,11 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ._alike import Alike
+from ._block import Block
 from ._errors import UsageError
 
-_LARGE = 2**19  # values of a parameter whose sum is divided: noise of fewer costs less than passing them in parts
-_TILE = (8, 128)  # of an array in a TPU's memory: what isn't divided into whole ones its compiler passes on twice
+_LARGE = 2**16  # values: what is made of fewer costs less than a block of them would
+_ROW = 128  # values in a row of a TPU's memory
 
 
 @dataclass(frozen=True)
@@ -137,26 +138,32 @@ class Spread:
         in_specs = (None if addends is None else stacked, kept, rows, *[PartitionSpec()] * len(args))
         return self._shard_map(each, in_specs, stacked)(addends, self._by_axes_first(params), data, *args)
 
-    def add_up(self, addends: Any) -> Any:
-        """What `on_each` gave, added up over the devices: others on every device, and of a sum each has its part.
+    def add_up(self, addends: Any, change: Callable[..., Any] = lambda sums, blocks: sums, *args: Any) -> Any:
+        """What `on_each` gave, added up over the devices: others on every device, of a sum what a device has of the parameter.
 
-        That is the part which a device has of the parameter, or of a large parameter that several devices have a part of that
-        part: what is made of the sum is then made once. `gathered` does that, and both pass what adding up everywhere does,
-        unless a compiler scatters by doing just that.
+        Args:
+            addends: as `on_each` gave them.
+            change: `change(sums, blocks, *args)` of a device's own sums gives what is added up instead. For the leaves whose
+                numbers are `in_blocks(params)`, each device has a block of its own in `blocks`, which together are the whole.
+            *args: pytrees of arrays, the same on every device.
         """
         like = jax.eval_shape(partial(jax.tree.map, _first), addends[0])
-        kept, parts = self._divided(like), self._divided(like, self._part)
+        kept, divided = self._divided(like), self.in_blocks(like)
 
-        def total(addends: Any) -> Any:
+        def total(addends: Any, *args: Any) -> Any:
             sums, others = jax.tree.map(_first, addends)
-            leaves, structure = jax.tree.flatten(sums)
-            specs = [*zip(*(jax.tree.leaves(each, is_leaf=_is_spec) for each in (kept, parts)), strict=True)]
-            undivided = [i for i, each in enumerate(specs) if each == (PartitionSpec(), PartitionSpec())]
-            added = dict(zip(undivided, self._added_everywhere([leaves[i] for i in undivided]), strict=True))
-            whole = [added[i] if i in added else self._added_up(leaf, *specs[i]) for i, leaf in enumerate(leaves)]
+            leaves = jax.tree.leaves(sums)
+            blocks = {i: self._own_block(leaves[i].shape, self.kept[i]) for i in divided}
+            leaves, structure = jax.tree.flatten(change(sums, blocks, *args))
+            specs = jax.tree.leaves(kept, is_leaf=_is_spec)
+            everywhere = [i for i, spec in enumerate(specs) if spec == PartitionSpec()]
+            added = dict(zip(everywhere, self._added_everywhere([leaves[i] for i in everywhere]), strict=True))
+            up = lambda i: self._psum(leaves[i], self._remaining(specs[i]))
+            whole = [added[i] if i in added else up(i) for i in range(len(leaves))]
             return structure.unflatten(whole), jax.tree.map(lambda leaf: self._psum(leaf, self.axes), others)
 
-        sums, others = self._shard_map(total, (self._stacked(kept),), (parts, PartitionSpec()))(addends)
+        in_specs = (self._stacked(kept), *[PartitionSpec()] * len(args))
+        sums, others = self._shard_map(total, in_specs, (kept, PartitionSpec()))(addends, *args)
         return self._by_axes_first(sums), others
 
     def _added_everywhere(self, leaves: list[Any]) -> list[Any]:
@@ -164,36 +171,42 @@ class Spread:
         alike = Alike.of(leaves)
         return alike.apart([self._psum(stack, self.axes) for stack in alike.stack(leaves)])
 
-    def _added_up(self, leaf: Any, kept: PartitionSpec, parts: PartitionSpec) -> Any:
-        """A device's part of a sum, of an addend that is divided as the parameter is."""
-        further = tuple(axis for axis in self._remaining(kept) if axis not in itertools.chain(*_names(parts)))
-        for axis, (before, names) in enumerate(itertools.zip_longest(_names(kept), _names(parts), fillvalue=())):
-            if names != before:
-                leaf = jax.lax.psum_scatter(leaf, names, scatter_dimension=axis, tiled=True)
-        return self._psum(leaf, further)
+    def in_blocks(self, params: Any) -> frozenset[int]:
+        """The numbers of the large leaves, divided over none of `axes`, that divide into a block for each device of them."""
+        divided = lambda leaf, spec: leaf.size >= _LARGE and self._into(leaf.shape, spec) is not None
+        leaves = jax.tree.leaves(params)
+        return frozenset(
+            i for i, (leaf, spec) in enumerate(zip(leaves, self.kept, strict=False)) if divided(leaf, spec)
+        )
 
-    def _part(self, leaf: Any, kept: PartitionSpec) -> PartitionSpec:
-        """Over what the sum for a parameter is divided: as that is, and if it is large over what is left of `axes` as well, along
-        axes of it that aren't divided, where whole tiles result."""
-        names = [*_names(kept), *[()] * (leaf.ndim - len(kept))]
-        free = [axis for axis, over in enumerate(names) if not over]
-        if leaf.size < _LARGE or _ordered(kept, self.axes) != _names(kept):
-            return kept
-        for name in self._remaining(kept):
-            for axis in free:
-                devices = math.prod(self.mesh.shape[each] for each in (*names[axis], name))
-                if leaf.shape[axis] % (devices * _TILE[axis == leaf.ndim - 1]) == 0:
-                    names[axis] = (*names[axis], name)
-                    break
-        return PartitionSpec(*[over or None for over in names])
+    def _into(self, shape: tuple[int, ...], kept: PartitionSpec) -> tuple[int, ...] | None:
+        """Into how many blocks along each axis a leaf is divided for devices that have the same of it; None if it can't be.
 
-    def gathered(self, values: Any) -> Any:
-        """What was made of sums in the parts that devices have of them, where the parameters are; traced, within `run`."""
-        leaves, structure = jax.tree.flatten(values)
-        for specs in (map(self._part, leaves, self.kept), self.kept[: len(leaves)]):
-            places = [NamedSharding(_automatic(self.mesh), spec) for spec in specs]
-            leaves = jax.lax.with_sharding_constraint(leaves, places)
-        return structure.unflatten(leaves)
+        Along axes that aren't divided yet: first along those that don't fill rows of a TPU's memory, which lie across them, then
+        along others, the last one into whole rows.
+        """
+        if (
+            not self.axes or self._remaining(kept) != self.axes
+        ):  # of a leaf that is divided over them a device doesn't see all
+            return None
+        left, into, taken = self.parts, [1] * len(shape), _names(kept)
+        for axis in sorted(range(len(shape)), key=lambda axis: (shape[axis] % _ROW == 0, axis)):
+            if taken[axis : axis + 1] in ([], [()]):
+                in_rows = axis == len(shape) - 1 and shape[axis] % _ROW == 0
+                into[axis] = math.gcd(left, shape[axis] // _ROW if in_rows else shape[axis])
+                left //= into[axis]
+        return tuple(into) if left == 1 else None
+
+    def _own_block(self, shape: tuple[int, ...], kept: PartitionSpec) -> Block:
+        """A device's block of a leaf that is `in_blocks`; traced, within `on_each`."""
+        into = self._into(shape, kept)
+        assert into is not None
+        lengths = tuple(length // number for length, number in zip(shape, into, strict=True))
+        place, starts = jax.lax.axis_index(self.axes), []
+        for number, length in reversed([*zip(into, lengths, strict=True)]):
+            starts.append(place % number * length if number > 1 else 0)
+            place = place // number if number > 1 else place
+        return Block(tuple(reversed(starts)), lengths)
 
     def _by_axes_first(self, params: Any) -> Any:
         """Where an axis is divided over others before some of `axes`, over those first: XLA can end the process otherwise."""
@@ -284,11 +297,11 @@ class Spread:
         own = jax.lax.psum_scatter(added, self.axes, scatter_dimension=0, tiled=True)
         return own.view(rows.dtype) if jnp.issubdtype(rows.dtype, jnp.floating) else own.astype(rows.dtype)
 
-    def _divided(self, params: Any, of: Callable[[Any, PartitionSpec], PartitionSpec] = lambda _, kept: kept) -> Any:
-        """Over which of `axes` the parameters are divided, or what is like them by `of`, without those that end at none."""
-        leaves, structure = jax.tree.flatten(params)
+    def _divided(self, params: Any) -> Any:
+        """Over which of `axes` the parameters are divided, or what is like them."""
+        structure = jax.tree.structure(params)
         mine = lambda names: tuple(name for name in names if name in self.axes) or None
-        specs = map(of, leaves, self.kept)  # of which the parameters are the first
+        specs = self.kept[: structure.num_leaves]  # of which the parameters are the first
         return structure.unflatten(PartitionSpec(*map(mine, _names(spec))) for spec in specs)
 
     def run(self, step: Callable[..., tuple[Any, Any]], changing: Any, *args: Any) -> tuple[Any, Any]:

@@ -22,6 +22,7 @@ RESULTS = {  # what functions return, which nobody needs to make, and what other
         "ClippedGrads",
         "ClippedSum",
         "Clipping",
+        "Change",
         "DrawSums",
         "Summing",
         "Examples",

@@ -16,7 +16,7 @@ from ._clipped_grad import (
     ClippedGrads as ClippedGrads,
     clipped_grad as clipped_grad,
 )
-from ._draw_sums import DrawSums as DrawSums, Summing as Summing
+from ._draw_sums import Change as Change, DrawSums as DrawSums, Summing as Summing
 from ._inputs import (
     check_batch as check_batch,
     check_loss as check_loss,

@@ -6,7 +6,7 @@ addends of its own, and `Summing.finish` adds them up.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Int32, Key
 
+from .._block import Block
 from .._spread import Spread
 from .._types import Batch, Params
 from ..sampling import Draw
@@ -41,6 +42,16 @@ class DrawSums(NamedTuple):
     aux: Any
     sensitivity: Float[Any, ""]
     rule_state: Any
+
+
+class Change(NamedTuple):
+    """Of a device's clipped sum, before it is added to those of others: `of(sums, blocks, sensitivity, state)`.
+
+    `blocks` are as in `Spread.add_up`, `state` is a pytree of arrays, the same on every device.
+    """
+
+    of: Callable[[Any, Mapping[int, Block], Float[Array, ""], Any], Any]
+    state: Any
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,7 @@ class Summing:
         *,
         rng: Key[Array, ""] | None = None,
         rule_state: Any = None,
+        change: Change | None = None,
     ) -> DrawSums:
         """The sums over a draw, gathered a microbatch at a time, with nothing kept of each example.
 
@@ -91,6 +103,7 @@ class Summing:
             shared: as `check_shared` returned them.
             rng: scalar key, for losses that take one; an example's key follows from its position in the draw.
             rule_state: of the clip rule.
+            change: of what each of several devices has, as in `finish`.
 
         Raises:
             UsageError: for a loss that can't be clipped, while tracing.
@@ -112,7 +125,7 @@ class Summing:
             )[0]
 
         addends = self._on_each(add_up, None, params, data, draw, shared, rule_state, rng)
-        return self.finish(addends, rule_state)
+        return self.finish(addends, rule_state, change)
 
     def with_block(
         self,
@@ -161,11 +174,15 @@ class Summing:
 
         return self._on_each(of_own, addends, params, rows, start, count, shared, rule_state, rng, rows_axis=1)
 
-    def finish(self, addends: Any, rule_state: Any) -> DrawSums:
-        """The sums, of all addends added up."""
-        grads, (observed, (losses, clipped, aux)) = addends if self.spread is None else self.spread.add_up(addends)
+    def finish(self, addends: Any, rule_state: Any, change: Change | None = None) -> DrawSums:
+        """The sums, of all addends added up; on several devices after a `change` of what each has, if there is one."""
         rule = self.grad_fn.rule
         sensitivity = jnp.float32(rule.clip_norm_now(rule_state, self.grad_fn.clip_norm))
+        if self.spread is not None and change is not None:
+            addends = self.spread.add_up(addends, change.of, sensitivity, change.state)
+        elif self.spread is not None:
+            addends = self.spread.add_up(addends)
+        grads, (observed, (losses, clipped, aux)) = addends
         return DrawSums(grads, losses, clipped, aux, sensitivity, rule.advance(rule_state, observed))
 
     def _on_each(self, part: Callable[..., Any], *args: Any, rows_axis: int = 0) -> Any:

@@ -8,6 +8,7 @@ from jaxtyping import Array, Key
 from .._types import LossFn
 from ..accounting import Ledger
 from ..clipping import ClippedGrad
+from ..noise import Noise
 from ..sampling import Sampler
 
 
@@ -23,6 +24,15 @@ class Run(Protocol):
 
     @property
     def clip_norm(self) -> float: ...
+
+    @property
+    def expected_batch_size(self) -> float: ...
+
+    @property
+    def noise(self) -> Noise: ...
+
+    @property
+    def noise_multiplier_of_sum(self) -> float: ...
 
     def sampler(self, key: Key[Array, ""]) -> Sampler: ...
 

@@ -23,6 +23,7 @@ from ..clipping import ClippedGrad, Summing
 from ..reading import Block, Reader, Source
 from ..sampling._batches import drawn_indices
 from ._description import Run
+from ._noise_of_step import NoiseOfStep
 from ._self_check import signature
 
 _SAMPLES = 16  # records by which processes see that they read the same
@@ -209,7 +210,9 @@ class FromSource:
         """The step, of all that was added up; traced."""
 
         def update(carry: tuple[Any, ...], addends: Any, keys: Any, size: Any) -> Any:
-            return self._update(keys, summing.finish(addends, carry[2]), size, carry, summing.spread)
+            params, _, rule_state, noise_state = carry
+            change = NoiseOfStep.of(self._run, summing.spread, params).before(noise_state)
+            return self._update(keys, summing.finish(addends, rule_state, change), size, carry, summing.spread)
 
         run = update if summing.spread is None else partial(summing.spread.run, update)
         return run(carry, addends, keys, size)

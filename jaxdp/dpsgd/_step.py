@@ -30,6 +30,7 @@ from ..transforms import check_numbers, check_suitable, check_transform, in_floa
 from ._agreement import agree_on_step
 from ._description import Run
 from ._from_source import FromSource, samples
+from ._noise_of_step import NoiseOfStep
 from ._self_check import self_check, signature
 from ._state import RunKeys, StepMetrics, TrainState
 
@@ -298,14 +299,15 @@ class PrivateStep:
     def _one_step(
         self, keys: RunKeys, data: Any, shared: Any, spread: Spread | None, carry: tuple[Any, ...], step: Any
     ) -> tuple[tuple[Any, ...], StepMetrics]:
-        params, _, rule_state, _ = carry
+        params, _, rule_state, noise_state = carry
         sampler = self.run.sampler(keys.sampling)
         loss_key = jax.random.fold_in(keys.loss, step)
         draw = sampler.draw(step)
         # Microbatches fill a draw of the usual size: few draws need a further, mostly empty one.
         summing = Summing(self._grad_fn, spread, sampler.usual_size)
         rng = loss_key if self._takes_rng else None
-        sums = summing.of_draw(params, data, draw, shared, rng=rng, rule_state=rule_state)
+        change = NoiseOfStep.of(self.run, spread, params).before(noise_state)
+        sums = summing.of_draw(params, data, draw, shared, rng=rng, rule_state=rule_state, change=change)
         return self._update(keys, sums, draw.size, carry, spread)
 
     def _update(
@@ -313,9 +315,7 @@ class PrivateStep:
     ) -> tuple[tuple[Any, ...], StepMetrics]:
         """From a draw's sums to the next carry."""
         params, opt_state, _, noise_state = carry
-        noise = self.run.privatize(keys.noise)
-        means, noise_state = noise.update(sums.grads, noise_state, sensitivity=sums.sensitivity)
-        means = means if spread is None else spread.gathered(means)
+        means, noise_state = NoiseOfStep.of(self.run, spread, params).behind(sums, noise_state, keys.noise)
         updates, opt_state = self._optimizer.update(means, opt_state, params)
         totals = (sums.losses, sums.clipped, sums.aux)
         metrics = StepMetrics(size, *jax.tree.map(lambda total: total / size.astype(jnp.float32), totals))

@@ -1,5 +1,6 @@
 """Gaussian noise: each update draws anew, by the key and the number of updates before it."""
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,6 +10,7 @@ from jaxtyping import Array, Float, Int32, Key
 
 from .. import _checks
 from .._alike import Alike
+from .._block import Block
 from .._errors import UsageError
 from .._types import Params
 from ._copies import refuse_shared_key
@@ -56,18 +58,22 @@ class Gaussian:
         Raises:
             UsageError: for a state that is none, and under `jax.vmap` or `jax.shard_map` with one key for several sums.
         """
+        return self._update(state, sums, scale, frozenset())
+
+    def _update(self, state: GaussianState, sums: Any, scale: Any, done: Set[int]) -> tuple[Any, GaussianState]:
+        """`update` of all leaves but those whose numbers are in `done`."""
         check_state(state)
         step = refuse_shared_key((state.key, state.step), sums, state.step)
-        noise = tree_normal(jax.random.fold_in(own_key(state.key, Domain.PRIVATIZE), step), sums)
-        leaves, structure = jax.tree.flatten(sums)
-        alike = Alike.of(leaves)
-        noisy = [
-            total + scale * normal
-            for total, normal in zip(alike.stack(leaves), alike.stack(jax.tree.leaves(noise)), strict=True)
-        ]
+        normals = jax.tree.leaves(tree_normal(_key_of_update(state.key, step), sums))
+        noisy, structure = jax.tree.flatten(sums)
+        left = [i for i in range(len(noisy)) if i not in done]
+        alike = Alike.of([noisy[i] for i in left])
+        stacks = [alike.stack([leaves[i] for i in left]) for leaves in (noisy, normals)]
+        stack = [total + scale * normal for total, normal in zip(*stacks, strict=True)]
         # Behind the barrier all who read a noisy sum see one value: its draw is never computed twice, a rounding apart.
-        noisy = structure.unflatten(alike.apart(jax.lax.optimization_barrier(noisy)))
-        return noisy, GaussianState(state.key, state.step + 1)
+        for i, leaf in zip(left, alike.apart(jax.lax.optimization_barrier(stack)), strict=True):
+            noisy[i] = leaf
+        return structure.unflatten(noisy), GaussianState(state.key, state.step + 1)
 
     def event(self, noise_multiplier: _checks.Real) -> "GaussianDpEvent":
         """`GaussianDpEvent(noise_multiplier)`; refuses 0, whose epsilon would be infinite."""
@@ -87,6 +93,39 @@ class Gaussian:
     def label(self, noise_multiplier: float) -> str:
         """The noise in a ledger's entry."""
         return f"noise multiplier {noise_multiplier:g}"
+
+
+@dataclass(frozen=True)
+class GaussianInBlocks(Gaussian):
+    """Gaussian noise on sums that several devices add up: of large leaves each device draws a block, not the whole.
+
+    A device adds it to its own addend, before these are added up: a block of one addend costs less than a sum that is passed on
+    in parts. Together the devices' blocks are the leaf, each once, and the values are those that `Gaussian` adds.
+
+    Attributes:
+        done: the numbers of the leaves whose noise `add_blocks` adds, for which `update` has nothing left to do.
+    """
+
+    done: frozenset[int]
+
+    def add_blocks(
+        self, addends: Any, blocks: Mapping[int, Block], state: GaussianState, scale: Float[Array, ""]
+    ) -> Any:
+        """A device's addends, with noise on its own block of each leaf that is `done`."""
+        check_state(state)
+        normals = jax.tree.leaves(tree_normal(_key_of_update(state.key, state.step), addends, blocks))
+        noisy, structure = jax.tree.flatten(addends)
+        for i in self.done:
+            noisy[i] = blocks[i].put(noisy[i], blocks[i].of(noisy[i]) + scale * normals[i])
+        return structure.unflatten(noisy)
+
+    def update(self, state: GaussianState, sums: Any, scale: Float[Array, ""]) -> tuple[Any, GaussianState]:
+        """The sums with noise on what isn't `done`, and the next state."""
+        return self._update(state, sums, scale, self.done)
+
+
+def _key_of_update(key: Key[Array, ""], step: Int32[Array, ""]) -> Key[Array, ""]:
+    return jax.random.fold_in(own_key(key, Domain.PRIVATIZE), step)
 
 
 def check_state(state: Any) -> None:

@@ -85,7 +85,7 @@ def privatize(
 
     def update(updates: Any, state: Any, params: Params = None, *, sensitivity: Any = None, **extra: Any) -> Any:
         del params, extra
-        scale = _noise_scale(sigma, sensitivity)
+        scale = noise_scale(sigma, sensitivity)
         _checks.numbers_alone("privatize: updates", updates, "pass out.grads of jaxdp.clipped_grad", real=True)
         sums = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), updates)
         if scale is None:
@@ -98,7 +98,7 @@ def privatize(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _noise_scale(sigma: float, sensitivity: Any) -> Any:
+def noise_scale(sigma: float, sensitivity: Any) -> Any:
     """σΔ as a float32 scalar; None where there is no noise to add."""
     if sensitivity is None:
         raise UsageError(

@@ -6,6 +6,7 @@ By hand, all layouts or those that are named, and with `--of ADDRESS NUMBER OWN`
 """
 
 import dataclasses
+import math
 import re
 import sys
 from typing import Any
@@ -19,7 +20,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jaxdp
-from jaxdp._spread import spread_of
+from jaxdp._spread import Spread, spread_of
 from jaxdp.clipping import PerGroup, Quantile
 from jaxdp.reading import Source
 
@@ -156,7 +157,7 @@ def main(chosen: list[str]) -> None:
                 alike = close if "model" in names else same
                 jax.tree.map(alike, read.params, state.params)
     if jax.process_count() > 1 or not chosen:
-        in_parts()
+        in_blocks()
     if jax.process_count() > 1:
         refuse_other_processes()
     else:
@@ -198,23 +199,69 @@ def check_work(step: Any, state: Any, data: Any) -> None:
         assert not any(most < n < N and n not in (16, 128) for n in rows), (rows, most)
 
 
-def in_parts() -> None:
-    """Noise of a large parameter that every device has, of which each draws a part, is the noise that one device draws."""
-    params = {"w": jnp.zeros((1024, 512)), "b": jnp.zeros(3)}
+def in_blocks() -> None:
+    """Noise of large parameters that devices have alike, of which each draws a block, is the noise that one device draws."""
+    shapes = {
+        "w": (1024, 512),
+        "heads": (256, 4, 64),
+        "out": (2, 64, 1024),
+        "long": (2**17,),
+        "odd": (257, 257),
+        "b": (3,),
+    }
+    params = {name: jnp.zeros(shape) for name, shape in shapes.items()}
 
     def nothing(params: Any, example: Any) -> Any:
-        return 0.0 * (params["w"][0, 0] + jnp.sum(params["b"])) * jnp.sum(example[0])
+        return 0.0 * sum(jnp.ravel(leaf)[0] for leaf in params.values()) * jnp.sum(example[0])
 
     def noise(params: Any, data: Any) -> Any:
         step = RUN.make_step(nothing, REMEMBERS, self_check=False)
         return step(step.init(params, jax.random.key(7)), data)[0].opt_state
 
+    over_model = lambda leaf: (
+        PartitionSpec(None, "model") if leaf.ndim > 1 and leaf.shape[1] % 2 == 0 else everywhere(leaf)
+    )
     alone = noise(params, DATA)
-    for shape, names in (((8,), ("data",)), ((4, 2), ("data", "other"))):
-        mesh = jax.make_mesh(shape, names)
-        spread = noise(placed(mesh, params, everywhere), placed(mesh, DATA, everywhere))
-        jax.tree.map(same, spread, alone)
-        assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(spread))
+    over_data = lambda leaf: PartitionSpec("data") if leaf.shape[0] % 8 == 0 else PartitionSpec()
+    over_both = lambda leaf: PartitionSpec(("data", "other"))
+    layouts = (
+        ((8,), ("data",), everywhere, everywhere, "heads long out w"),
+        ((4, 2), ("data", "other"), everywhere, everywhere, "heads long out w"),
+        ((4, 2), ("data", "other"), over_data, everywhere, "heads out w"),
+        ((4, 2), ("data", "other"), over_data, over_both, "out"),
+        ((3, 2), ("data", "other"), everywhere, everywhere, ""),
+        ((4, 2), ("data", "model"), over_model, rows, "heads long out w"),
+    )
+    for shape, names, of_params, of_data, expected in layouts[:: 1 if jax.process_count() == 1 else 3]:
+        mesh = jax.make_mesh(shape, names, devices=jax.devices()[: math.prod(shape)])
+        where, data = placed(mesh, params, of_params), placed(mesh, DATA, of_data)
+        spread = spread_of(where, where, data)
+        assert spread is not None
+        found = spread.in_blocks(params)
+        assert [name for i, name in enumerate(sorted(params)) if i in found] == expected.split(), (shape, of_params)
+        jax.tree.map(same, noise(where, data), alone)
+        if jax.process_count() == 1:
+            check_blocks(spread, params)
+
+
+def check_blocks(spread: Spread, params: Any) -> None:
+    """The devices' blocks of a parameter are the whole, each value in one of them."""
+    leaves, structure = jax.tree.flatten(params)
+    alike = [
+        math.prod(spread.mesh.shape[name] for name in spread._remaining(spec)) for spec in spread.kept[: len(leaves)]
+    ]
+    addends = structure.unflatten(jnp.zeros((n, *leaf.shape)) for n, leaf in zip(alike, leaves, strict=True))
+
+    def ones(sums: Any, blocks: Any) -> Any:
+        assert set(blocks) == spread.in_blocks(params)
+        changed = [
+            blocks[i].put(leaf, jnp.ones(blocks[i].shape)) if i in blocks else leaf + 1 / alike[i]
+            for i, leaf in enumerate(jax.tree.leaves(sums))
+        ]
+        return structure.unflatten(changed)
+
+    sums, _ = jax.jit(lambda addends: spread.add_up((addends, ()), ones))(addends)
+    jax.tree.map(lambda leaf: np.testing.assert_array_equal(whole(leaf), 1), sums)
 
 
 def under_other_rules() -> None:

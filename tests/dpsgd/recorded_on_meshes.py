@@ -15,8 +15,11 @@ import pytest
 from jax.sharding import AxisType
 from recorded import a_run, problem, violations
 
+from jaxdp import _spread
+from jaxdp._block import Block
 from jaxdp.clipping import Quantile
 from jaxdp.noise import Gaussian
+from jaxdp.noise._gaussian import GaussianInBlocks
 from jaxdp.noise.draws import standard_normal
 
 ROWS, EVERYWHERE = jax.P("data"), jax.P()
@@ -63,7 +66,41 @@ def noise_before_the_devices_add_up(patch: pytest.MonkeyPatch) -> None:
     on_each_device(patch, noisy)
 
 
-FAULTS = {own_noise_on_each_device: "copies", noise_before_the_devices_add_up: "noise"}
+def in_blocks(patch: pytest.MonkeyPatch) -> None:
+    """Noise on each device's own block of every leaf, however small, before the devices add up."""
+    patch.setattr(_spread, "_LARGE", 1)
+
+
+def one_block_for_all_devices(patch: pytest.MonkeyPatch) -> None:
+    in_blocks(patch)
+    own = _spread.Spread._own_block
+    first = lambda self, *leaf: Block((0,) * len(leaf[0]), own(self, *leaf).shape)
+    patch.setattr(_spread.Spread, "_own_block", first)
+
+
+def the_whole_as_each_device_s_block(patch: pytest.MonkeyPatch) -> None:
+    in_blocks(patch)
+    patch.setattr(_spread.Spread, "_own_block", lambda self, shape, kept: Block((0,) * len(shape), shape))
+
+
+def noise_in_blocks_and_behind_them(patch: pytest.MonkeyPatch) -> None:
+    in_blocks(patch)
+    patch.setattr(GaussianInBlocks, "update", Gaussian.update)
+
+
+def blocks_left_out(patch: pytest.MonkeyPatch) -> None:
+    in_blocks(patch)
+    patch.setattr(GaussianInBlocks, "add_blocks", lambda self, addends, *rest: addends)
+
+
+FAULTS = {
+    own_noise_on_each_device: "copies",
+    noise_before_the_devices_add_up: "noise",
+    one_block_for_all_devices: "noise",
+    the_whole_as_each_device_s_block: "noise",
+    noise_in_blocks_and_behind_them: "noise",
+    blocks_left_out: "noise",
+}
 
 
 def main(chosen: list[str]) -> None:
@@ -71,6 +108,11 @@ def main(chosen: list[str]) -> None:
         if not chosen or layout in chosen:
             assert found(layout) == set(), layout
             assert found(layout, rule=Quantile(count_noise=3.0, learning_rate=0.05)) == set(), layout
+    for layout in ("everywhere", "rows"):
+        if not chosen or layout in chosen:
+            with pytest.MonkeyPatch.context() as patch:
+                in_blocks(patch)
+                assert found(layout, rule=Quantile(count_noise=3.0, learning_rate=0.05)) == set(), layout
     for fault, found_by in FAULTS.items():
         if not chosen or fault.__name__ in chosen:
             with pytest.MonkeyPatch.context() as patch:

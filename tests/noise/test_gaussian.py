@@ -1,7 +1,10 @@
 """The Gaussian noise. Each statistical test has a fixed seed and a false-alarm rate below 1e-4 where the seed is changed."""
 
 import math
+from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -9,9 +12,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from jaxdp._block import Block
 from jaxdp.noise import key_from_entropy, standard_normal, tree_normal
 from jaxdp.noise._keys import Domain, own_key
-from jaxdp.noise.draws import _normal
+from jaxdp.noise.draws import _normal, _threefry
 from jaxdp.noise.draws._normal import LARGEST_NORMAL, _cosine, _radius
 from jaxdp.noise.draws._threefry import draw_bits, threefry
 
@@ -107,6 +111,36 @@ def test_leaves_drawn_apart_are_rows_of_one_array() -> None:
     words = jax.random.bits(own_key(key, Domain.TREE_NORMAL), (1, 2), jnp.uint32)[0]
     together = jax.jit(lambda words: _normal._normal(*draw_bits(words, (3, *shape))))(words)
     np.testing.assert_allclose(np.stack(drawn), together, rtol=1e-6, atol=1e-6)
+
+
+def test_no_two_values_of_a_tree_share_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    counters: list[np.ndarray] = []
+
+    def recorded(key: Any, first: Any, second: Any) -> Any:
+        counters.append(np.stack([np.ravel(each) for each in np.broadcast_arrays(first, second)]))
+        return threefry(key, first, second)
+
+    monkeypatch.setattr(_threefry, "threefry", recorded)
+    shapes = [(7,), (), (3, 5), (7,), (2**16,), (5, 3), (2**16,), (1, 7), (0,)]
+    noise = tree_normal(jax.random.key(0), [jnp.zeros(shape) for shape in shapes])
+    assert [leaf.shape for leaf in noise] == shapes
+    drawn = np.concatenate(counters, axis=1)
+    assert drawn.shape[1] == len(np.unique(drawn.T, axis=0)) == sum(map(math.prod, shapes))
+
+
+@hypothesis.settings(max_examples=20, deadline=None, derandomize=True)
+@hypothesis.given(data=st.data())
+def test_a_block_of_a_leaf_is_that_part_of_the_whole(data: Any) -> None:
+    shape = tuple(data.draw(st.lists(st.sampled_from((1, 2, 3, 8, 130)), min_size=1, max_size=3)))
+    number = data.draw(st.integers(0, 2))
+    starts = tuple(data.draw(st.integers(0, length - 1)) for length in shape)
+    lengths = tuple(data.draw(st.integers(1, length - start)) for length, start in zip(shape, starts, strict=True))
+    tree = [jnp.zeros(shape)] * 3
+    whole = tree_normal(jax.random.key(1), tree)
+    found = tree_normal(jax.random.key(1), tree, {number: Block(starts, lengths)})
+    part = tuple(slice(start, start + length) for start, length in zip(starts, lengths, strict=True))
+    for i, leaf in enumerate(found):
+        np.testing.assert_allclose(leaf, whole[i][part] if i == number else whole[i], rtol=1e-6, atol=1e-6)
 
 
 def test_odd_shapes_scalars_and_empty_leaves_are_drawn() -> None:

@@ -20,6 +20,8 @@ differential privacy", 2012), and that JAX's generators are not cryptographic.
 """
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -27,14 +29,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, UInt32
 
 from ... import _checks
+from ..._block import Block
 from ..._errors import UsageError
 from .._keys import Domain, own_key
-from ._threefry import draw_bits, draw_row
+from ._threefry import draw_bits, draw_row, draw_rows
 
 LARGEST_NORMAL = math.sqrt(2 * 60 * math.log(2))  # 9.12: up to there draws follow the normal law; they end at 10.06
 MOST_VALUES = 2**34  # of a tree: for so many, what lies beyond is accounted
 _GOLDEN = 0x9E3779B1
 _LARGE = 2**16  # values of a leaf
+_NO_BLOCKS: Mapping[int, Block] = MappingProxyType({})
 
 
 def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array, "..."]:
@@ -55,7 +59,7 @@ def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array,
     return _normal(*draw_bits(key, _checks.shape(shape)))
 
 
-def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
+def tree_normal(key: Key[Array, ""], tree: Any, blocks: Mapping[int, Block] = _NO_BLOCKS) -> Any:
     """Standard normals shaped like `tree`, no two of them from the same bits.
 
     Small leaves of one shape are drawn together, as one array: a deep model's many equal layers are compiled once. Others are
@@ -65,9 +69,10 @@ def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
     Args:
         key: a scalar key, used here and nowhere else.
         tree: a pytree of arrays or of anything with a `shape`.
+        blocks: of leaves, by their number, of which a block alone is wanted: the same values as it has in the whole.
 
     Returns:
-        A pytree of float32 arrays of the same structure and shapes.
+        A pytree of float32 arrays of the same structure and shapes, or the shapes of the blocks.
 
     Raises:
         UsageError: for more than 2^34 values.
@@ -86,12 +91,12 @@ def tree_normal(key: Key[Array, ""], tree: Any) -> Any:
     for i, leaf in enumerate(leaves):
         alike.setdefault(tuple(leaf.shape), []).append(i)
     normals = list(leaves)
-    keys = jax.random.bits(own_key(key, Domain.TREE_NORMAL), (len(alike), 2), jnp.uint32)
-    for k, (shape, members) in zip(keys, alike.items(), strict=True):
-        if math.prod(shape) < _LARGE and len(members) > 1:
-            drawn = list(_normal(*draw_bits(k, (len(members), *shape))))
+    words = jax.random.bits(own_key(key, Domain.TREE_NORMAL), (2,), jnp.uint32)
+    for shape, members in alike.items():
+        if math.prod(shape) < _LARGE and len(members) > 1 and blocks.keys().isdisjoint(members):
+            drawn = list(_normal(*draw_rows(words, members, shape)))
         else:
-            drawn = [_normal(*draw_row(k, row, shape)) for row in range(len(members))]
+            drawn = [_normal(*draw_row(words, i, shape, blocks.get(i))) for i in members]
         for i, normal in zip(members, drawn, strict=True):
             normals[i] = normal
     return treedef.unflatten(normals)

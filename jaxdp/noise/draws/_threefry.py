@@ -8,13 +8,17 @@ References:
 """
 
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, UInt32
 
+from ..._block import Block
 from ..._errors import UsageError
 
+_FEW = 2**13
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
@@ -35,15 +39,24 @@ def draw_bits(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> tuple[UInt32[
     if not shape:
         return draw_row(key, 0, shape)
     _check_counters(shape)
-    return threefry(key, jax.lax.broadcasted_iota(jnp.uint32, shape, 0), _positions(shape, 1))
+    return threefry(key, jax.lax.broadcasted_iota(jnp.uint32, shape, 0), _positions(shape[1:])[None])
 
 
 def draw_row(
-    key: UInt32[Array, " 2"], row: int, shape: tuple[int, ...]
+    key: UInt32[Array, " 2"], row: int, shape: tuple[int, ...], block: Block | None = None
 ) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
-    """What `draw_bits` gives at an index of the first axis of an array, by itself: bits [*shape]."""
+    """What `draw_bits` gives at an index of the first axis of an array, by itself: bits [*shape], or a block of them."""
     _check_counters((row + 1, *shape))
-    return threefry(key, jnp.uint32(row), _positions(shape, 0))
+    return threefry(key, jnp.uint32(row), _positions(shape, block))
+
+
+def draw_rows(
+    key: UInt32[Array, " 2"], rows: Sequence[int], shape: tuple[int, ...]
+) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
+    """The same at several indices, in one array: bits [k, *shape]."""
+    _check_counters((max(rows) + 1, *shape))
+    first = np.asarray(rows, np.uint32).reshape(-1, *[1] * len(shape))
+    return threefry(key, jnp.broadcast_to(first, (len(rows), *shape)), _positions(shape)[None])
 
 
 def _check_counters(shape: tuple[int, ...]) -> None:
@@ -54,11 +67,18 @@ def _check_counters(shape: tuple[int, ...]) -> None:
         )
 
 
-def _positions(shape: tuple[int, ...], first: int) -> UInt32[Array, "..."]:
-    """The place of each element among those of the axes from `first` on."""
-    position = jnp.zeros(shape, jnp.uint32)
-    for axis in range(first, len(shape)):
-        position += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(math.prod(shape[axis + 1 :]))
+def _positions(shape: tuple[int, ...], block: Block | None = None) -> UInt32[Array, "..."]:
+    """The place of each element of an array, or of each in a block of it.
+
+    Of few elements it is a constant: a TPU's compiler would make it of several small arrays, an operation each.
+    """
+    if block is None and math.prod(shape) <= _FEW:
+        return jnp.asarray(np.arange(math.prod(shape), dtype=np.uint32).reshape(shape))
+    starts, lengths = block or Block((0,) * len(shape), shape)
+    position = jnp.zeros(lengths, jnp.uint32)
+    for axis in range(len(shape)):
+        index = jax.lax.broadcasted_iota(jnp.uint32, lengths, axis) + jnp.uint32(starts[axis])
+        position += index * jnp.uint32(math.prod(shape[axis + 1 :]))
     return position
 
 
