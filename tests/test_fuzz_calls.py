@@ -93,6 +93,7 @@ WITHIN = {  # what other packages call with values that were checked
         "cuts",
         "gaussian_event_of",
         "in_order",
+        "noise_scale",
         "kind_of",
         "prepared",
         "resolve",
