@@ -34,6 +34,11 @@ jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of minutes come first: begun last, one would keep a single processor busy while the others wait."""
+    items.sort(key=lambda item: not any(mark.args for mark in item.iter_markers("slow")))
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector needn't look at it again and again."""
     gc.freeze()

@@ -34,7 +34,7 @@ def test_there_is_a_notebook_for_each_tutorial() -> None:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.slow("minutes")
 @pytest.mark.filterwarnings("default")  # of Jupyter's own parts
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

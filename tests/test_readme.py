@@ -44,7 +44,7 @@ def test_the_commands_are_understood() -> None:
             cli._parse(arguments)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("minutes")
 @pytest.mark.filterwarnings("ignore:.*no record of some class")
 def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As they stand, but for 512 digits instead of 60,000, and fewer epochs, teachers and queries."""

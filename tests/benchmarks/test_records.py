@@ -77,7 +77,7 @@ def test_what_is_tried_to_choose_is_a_command() -> None:
         assert trained.recipe_of(words)["model"] == "dense"
 
 
-@pytest.mark.slow
+@pytest.mark.slow("minutes")
 def test_a_run_goes_on_where_it_was_and_is_not_made_twice(tmp_path: Path) -> None:
     options = (
         "train",

@@ -155,7 +155,7 @@ def test_weights_and_data_of_every_type_are_clipped(of_weight: str, of_data: str
         holds(loss, params, batch, rounding=ROUNDING.get(of_weight, 1e-4))
 
 
-@slow
+@pytest.mark.slow("minutes")
 @pytest.mark.parametrize("first", range(0, 100, 20))
 def test_random_programs_are_clipped_as_the_loop_clips(first: int) -> None:
     for seed in range(first, first + 20):

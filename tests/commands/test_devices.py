@@ -28,7 +28,7 @@ def test_a_run_begun_on_eight_devices_and_killed_goes_on_on_two_and_on_one_to_th
         same_run(folder, on_one)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("minutes")
 def test_a_run_with_dropout_on_several_devices_is_that_of_one(options: list[str], tmp_path: Path) -> None:
     command = [*options, "--hidden", "8", "--output"]
     cli.main([*command, str(tmp_path / "1")])

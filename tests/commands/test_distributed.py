@@ -110,7 +110,7 @@ def test_processes_without_a_seed_have_the_first_ones_entropy(options: list[str]
     assert [end.code for end in ends] == [0, 0], ends
 
 
-@pytest.mark.slow
+@pytest.mark.slow("minutes")
 def test_a_coordinator_that_is_not_there_and_others_that_do_not_come_are_told_of_within_a_minute() -> None:
     alone = [commands(["train"])[own] for own in (0, 1)]  # of two runs, whose others don't come
     for end, said in zip(

@@ -8,7 +8,7 @@ import pytest
 import jaxdp
 from jaxdp import cli
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow("minutes")
 
 
 def test_the_default_run_is_private_and_accurate(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_what_goes_with_tables_alone_is_refused_elsewhere(
     assert said in refused(["train", *arguments], capsys)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("minutes")
 def test_breast_cancer_is_recognised_at_epsilon_three(tmp_path: Path) -> None:
     """Five folds, two seeds; the bounds are those that the data set's own description publishes."""
     accuracies = _breast_cancer(tmp_path, seeds=2)

@@ -21,7 +21,7 @@ def test_a_run_divided_over_eight_devices_is_the_same_run() -> None:
     on_eight_devices("fully")
 
 
-@pytest.mark.slow
+@pytest.mark.slow("minutes")
 def test_a_run_is_the_same_on_every_mesh() -> None:
     on_eight_devices()
 
@@ -39,9 +39,9 @@ def test_a_run_of_two_processes_is_the_same_run_or_refused_where_they_disagree()
     in_two_processes("fully")
 
 
-@pytest.mark.slow
-def test_a_run_of_two_processes_is_the_same_on_every_mesh_that_both_have_a_part_of() -> None:
-    in_two_processes("rows", "everywhere", "tensors", "tensors, data everywhere")
+@pytest.mark.slow("minutes")
+def test_a_run_of_two_processes_is_the_same_on_meshes_that_both_have_a_part_of() -> None:
+    in_two_processes("rows", "tensors, data everywhere")
 
 
 @pytest.mark.slow

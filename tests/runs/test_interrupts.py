@@ -103,14 +103,14 @@ def interrupted_again_and_again(arguments: list[str], folder: Path, moments: int
     assert process.returncode == 0, said
 
 
-@pytest.mark.slow
+@pytest.mark.slow("minutes")
 def test_a_run_that_is_interrupted_at_any_moment_ends_cleanly_and_goes_on_to_the_same_result(tmp_path: Path) -> None:
     interrupted_again_and_again(TRAIN, tmp_path / "run", moments=3, longest=6.0)
     cli.main([*TRAIN, "--output", str(tmp_path / "whole")])
     assert result(tmp_path / "run") == result(tmp_path / "whole")
 
 
-@pytest.mark.slow
+@pytest.mark.slow("minutes")
 @pytest.mark.filterwarnings("ignore:.*no record of some class")
 def test_pate_that_is_interrupted_at_any_moment_ends_cleanly_and_goes_on_to_the_same_labels(tmp_path: Path) -> None:
     interrupted_again_and_again(PATE, tmp_path / "run", moments=3, longest=6.0)
