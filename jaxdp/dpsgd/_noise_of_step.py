@@ -7,8 +7,7 @@ from jaxtyping import Array, Float, Key
 
 from .._spread import Spread
 from ..clipping import Change, DrawSums
-from ..noise import Gaussian, Noise
-from ..noise._gaussian import GaussianInBlocks
+from ..noise._gaussian import GaussianInBlocks, in_blocks
 from ..transforms import noise_scale, privatize
 from ._description import Run
 
@@ -19,29 +18,27 @@ class NoiseOfStep:
 
     Attributes:
         run: the description.
-        noise: the run's own; Gaussian noise in blocks where devices have large parameters that they can share out.
+        blocks: the run's noise where devices share out that of large parameters; None where they don't.
     """
 
     run: Run
-    noise: Noise
+    blocks: GaussianInBlocks | None
 
     @classmethod
     def of(cls, run: Run, spread: Spread | None, params: Any) -> "NoiseOfStep":
-        """The noise of parameters that are spread so; only the Gaussian is known to be the same in blocks."""
-        if spread is None or type(run.noise) is not Gaussian or run.noise_multiplier_of_sum == 0:
-            return cls(run, run.noise)
-        in_blocks = spread.in_blocks(params)
-        return cls(run, GaussianInBlocks(in_blocks) if in_blocks else run.noise)
+        """The noise of parameters that are spread so."""
+        if spread is None or run.noise_multiplier_of_sum == 0:
+            return cls(run, None)
+        return cls(run, in_blocks(run.noise, spread.in_blocks(params)))
 
     def before(self, state: Any) -> Change | None:
         """What a device adds to its own sums; `state` is of the noise."""
-        noise = self.noise
-        if not isinstance(noise, GaussianInBlocks):
+        if self.blocks is None:
             return None
+        add_blocks = self.blocks.add_blocks
 
         def add(sums: Any, blocks: Any, sensitivity: Float[Array, ""], state: Any) -> Any:
-            scale = noise_scale(self.run.noise_multiplier_of_sum, sensitivity)
-            return noise.add_blocks(sums, blocks, state, scale)
+            return add_blocks(sums, blocks, state, noise_scale(self.run.noise_multiplier_of_sum, sensitivity))
 
         return Change(add, state)
 
@@ -51,6 +48,6 @@ class NoiseOfStep:
             noise_multiplier=self.run.noise_multiplier_of_sum,
             expected_batch_size=self.run.expected_batch_size,
             key=key,
-            noise=self.noise,
+            noise=self.run.noise if self.blocks is None else self.blocks,
         )
         return transform.update(sums.grads, state, sensitivity=sums.sensitivity)

@@ -15,6 +15,7 @@ from .._errors import UsageError
 from .._types import Params
 from ._copies import refuse_shared_key
 from ._keys import Domain, own_key
+from ._noise import Noise
 from .draws import tree_normal
 
 if TYPE_CHECKING:
@@ -122,6 +123,11 @@ class GaussianInBlocks(Gaussian):
     def update(self, state: GaussianState, sums: Any, scale: Float[Array, ""]) -> tuple[Any, GaussianState]:
         """The sums with noise on what isn't `done`, and the next state."""
         return self._update(state, sums, scale, self.done)
+
+
+def in_blocks(noise: Noise, leaves: frozenset[int]) -> GaussianInBlocks | None:
+    """The same noise, that of these leaves in blocks; None where there are none, and of a noise that isn't known to be the same."""
+    return GaussianInBlocks(leaves) if leaves and type(noise) is Gaussian else None
 
 
 def _key_of_update(key: Key[Array, ""], step: Int32[Array, ""]) -> Key[Array, ""]:
