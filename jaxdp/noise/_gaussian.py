@@ -126,7 +126,7 @@ class GaussianInBlocks(Gaussian):
 
 
 def in_blocks(noise: Noise, leaves: frozenset[int]) -> GaussianInBlocks | None:
-    """The same noise, that of these leaves in blocks; None where there are none, and of a noise that isn't known to be the same."""
+    """The same noise, that of these leaves in blocks; None where there are none, or it isn't known to be the same."""
     return GaussianInBlocks(leaves) if leaves and type(noise) is Gaussian else None
 
 
