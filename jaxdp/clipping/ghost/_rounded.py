@@ -37,7 +37,6 @@ from .rules import Dense
 
 _SMALLEST = 2.0**-125  # what a product below float32's range could have been, doubled for the rounding of sums of them
 _SMALLEST_ROOT = 2.0**-62  # what the root of a square below that range could have been
-_LANES = 128
 _AT_ONCE = 2**12  # products of pairs of rows that are added up in one sum
 _LOOSELY = 2**20  # squares that are added up in one sum, where a bound that is a seventh too large will do
 _ROOTS = 2.0**-18  # what a device's square roots, divisions and scalings are off by, all together
@@ -123,15 +122,9 @@ def _reach(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, at_onc
 def _products(x: Any, y: Any) -> Float[Array, "E S T"]:
     """All inner products of two sets of rows of rounded numbers, whose products are exact in any precision."""
     assert isinstance(x, Dense)
-    left, right = (_by_lanes(side.rows.astype(jnp.float32)) for side in (x, y))
-    entries = tuple(range(2, left.ndim))
+    entries = tuple(range(2, x.rows.ndim))
+    left, right = (side.rows.astype(jnp.float32) for side in (x, y))
     return jax.lax.dot_general(left, right, ((entries, entries), ((0,), (0,))), precision="default")
-
-
-def _by_lanes(rows: Float[Array, "E T *p"]) -> Float[Array, "E T *lanes"]:
-    """Rows by the lanes of a matrix unit: v5e's compiler takes half as long again for products of 1,024 entries in one axis."""
-    length = rows.shape[-1]
-    return rows.reshape(*rows.shape[:-1], length // _LANES, _LANES) if length % _LANES == 0 else rows
 
 
 def _by_stack(x: Float[Array, "E S T"], *, at_once: bool) -> Float[Array, " E"]:
