@@ -10,7 +10,8 @@ are added up in another order.
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -88,6 +89,29 @@ class Spread:
             return jax.device_put(leaf, NamedSharding(_automatic(self.mesh), leaf.sharding.spec))
 
         return jax.tree.map(put, values)
+
+    def automatically(self) -> AbstractContextManager[Any]:
+        """Where `automatic` values are computed with: JAX refuses them where `jax.set_mesh` has set axes of another type."""
+        is_set = not jax.sharding.get_abstract_mesh().empty
+        return jax.set_mesh(_automatic(self.mesh)) if is_set else nullcontext()
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Where a loss is traced: what JAX says of arrays that it has of its own, in words of what to change."""
+        try:
+            yield
+        except ValueError as error:
+            if (
+                isinstance(error, UsageError)
+                or "mesh" not in str(error)
+                or AxisType.Explicit not in self.mesh.axis_types
+            ):
+                raise
+            raise UsageError(
+                f"the loss, or the optimizer, computes with an array of its own that is on {self.mesh}, whose axes JAX doesn't "
+                "divide by itself: hand it over as an argument, as in step(state, data, table) for loss(params, example, table), "
+                "or keep a copy without a mesh, jnp.asarray(np.asarray(table))"
+            ) from error
 
     @property
     def processes(self) -> int:
@@ -381,6 +405,24 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
     of_rows = divided.pop()
     axes = tuple(axis for axis in of_rows if axis in dividing) if of_rows else free or dividing
     return Spread(mesh, axes, kept, bool(of_rows and axes))
+
+
+def check_mesh_that_is_set(arrays: Any) -> None:
+    """Refuse arrays on another mesh than the one that `jax.set_mesh` has set, with which JAX would compute nothing.
+
+    Raises:
+        UsageError: for them.
+    """
+    context = jax.sharding.get_abstract_mesh()
+    if context.empty:
+        return
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        mesh = _mesh_of(leaf)
+        if mesh and mesh.abstract_mesh != context:
+            raise UsageError(
+                f"{jax.tree_util.keystr(path, simple=True, separator='/')} is on {mesh}, and jax.set_mesh has set another one, "
+                f"{context}: leave jax.set_mesh out, or set the mesh that the arrays are on"
+            )
 
 
 def is_key(leaf: Any) -> bool:

@@ -7,6 +7,7 @@ can be too large, no drawn example is left out, and padding costs less than one 
 
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from jaxtyping import Array, Key
 
 from .. import _checks
 from .._errors import UsageError
-from .._spread import Spread, spread_of
+from .._spread import Spread, check_mesh_that_is_set, spread_of
 from .._types import LossFn, Params
 from ..accounting import Ledger
 from ..clipping import DrawSums, Summing, check_batch, check_params, takes_rng
@@ -83,6 +84,7 @@ class PrivateStep:
         """
         check_params(params)
         _checks.key(key)
+        check_mesh_that_is_set({"params": params})
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
             if isinstance(leaf, jax.ShapeDtypeStruct):
                 raise UsageError(
@@ -197,16 +199,18 @@ class PrivateStep:
             )
         shared = self._grad_fn.check_shared(shared, None, "step(state, (X, Y))")
         arrays = () if isinstance(data, Source) else data
+        check_mesh_that_is_set({"state": state, "data": arrays})
         carry = (state.params, state.opt_state, state.rule_state, state.noise_state)
         spread = spread_of(carry, state.params, arrays)
-        self._check_gradients(state, data, shared, spread)
         given = jax.tree.leaves(carry)
-        if spread is not None:
-            carry = spread.place(carry)
-        if isinstance(data, Source):
-            carry, metrics = self._over_source(state, carry, data, shared, spread, num_steps)
-        else:
-            carry, metrics = self._over_arrays(state, carry, data, shared, spread, num_steps)
+        with nullcontext() if spread is None else spread.explaining():
+            self._check_gradients(state, data, shared, spread)
+            if spread is not None:
+                carry = spread.place(carry)
+            if isinstance(data, Source):
+                carry, metrics = self._over_source(state, carry, data, shared, spread, num_steps)
+            else:
+                carry, metrics = self._over_arrays(state, carry, data, shared, spread, num_steps)
         for leaf in given:  # what was put on the mesh is gone as well: another step would draw the same noise
             if isinstance(leaf, jax.Array) and not leaf.is_deleted():
                 leaf.delete()
@@ -271,7 +275,8 @@ class PrivateStep:
             if spread is not None:  # of several processes, each checks by itself
                 as_checked = spread.here if spread.processes > 1 else spread.automatic
                 params, shared, key = as_checked((params, shared, key))
-            self_check(self._grad_fn, params, shapes, shared, key)
+            with nullcontext() if spread is None else spread.automatically():
+                self_check(self._grad_fn, params, shapes, shared, key)
             self._checked.add(kind)
 
     def _scan(

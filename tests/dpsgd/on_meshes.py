@@ -168,6 +168,7 @@ def main(chosen: list[str]) -> None:
             same_rows()
             divided_both_ways()
             refuse_other_meshes()
+            where_a_mesh_is_set(alone)
     print("the same on every mesh")
 
 
@@ -348,6 +349,38 @@ def refuse_other_meshes() -> None:
     ):
         with pytest.raises(jaxdp.UsageError, match=message):
             trained(loss, params, data)
+
+
+def where_a_mesh_is_set(alone: Any) -> None:
+    """Within `jax.set_mesh` a run is the same run; another mesh is refused, and what a loss has of its own on an Explicit one."""
+    devices = jax.devices()[:4]
+    kinds = (AxisType.Explicit, AxisType.Auto)
+    one, other = (jax.make_mesh((4,), ("data",), axis_types=(kind,), devices=devices) for kind in kinds)
+    for mesh, another in ((one, other), (other, one)):
+        params, data = placed(mesh, PARAMS, fully), placed(mesh, DATA, rows)
+        step = RUN.make_step(loss, optax.adam(0.01))
+        with jax.set_mesh(mesh):
+            state = step.init(params, jax.random.key(7))
+            for _ in range(STEPS):
+                state, _ = step(state, data)
+        jax.tree.map(close, state.params, alone.params)
+        with jax.set_mesh(another):
+            with pytest.raises(jaxdp.UsageError, match=r"params/bias is on .* and jax.set_mesh has set another"):
+                step.init(params, jax.random.key(7))
+            with pytest.raises(jaxdp.UsageError, match=r"data/0 is on .* and jax.set_mesh has set another"):
+                step(state, data)
+    params, data = placed(one, PARAMS, everywhere), placed(one, DATA, rows)
+    table = placed(one, jnp.ones(128), everywhere)
+    shared = lambda params, example, table: loss(params | {"bias": params["bias"] * table}, example)
+    for self_check in (True, False):
+        step = RUN.make_step(lambda *given: shared(*given, table), optax.adam(0.01), self_check=self_check)
+        with pytest.raises(jaxdp.UsageError, match="hand it over as an argument"):
+            step(step.init(params, jax.random.key(7)), data)
+        step = RUN.make_step(shared, optax.adam(0.01), self_check=self_check)
+        state = step.init(params, jax.random.key(7))
+        for _ in range(STEPS):
+            state, _ = step(state, data, table)
+        jax.tree.map(close, state.params, alone.params)
 
 
 def refuse_other_processes() -> None:
