@@ -156,7 +156,7 @@ def main(chosen: list[str]) -> None:
                 # What is divided over a model's axis XLA adds up as it likes.
                 alike = close if "model" in names else same
                 jax.tree.map(alike, read.params, state.params)
-    if jax.process_count() > 1 or not chosen:
+    if not chosen or (jax.process_count() > 1 and "fully" in chosen):
         in_blocks()
     if jax.process_count() > 1:
         refuse_other_processes()
@@ -241,6 +241,9 @@ def in_blocks() -> None:
         found = spread.in_blocks(params)
         assert [name for i, name in enumerate(sorted(params)) if i in found] == expected.split(), (shape, of_params)
         jax.tree.map(same, noise(where, data), alone)
+        if shape == (8,):
+            read = noise(placed(mesh, params, of_params), Source(jax.tree.map(np.asarray, DATA)))
+            jax.tree.map(same, read, alone)
         if jax.process_count() == 1:
             check_blocks(spread, params)
 
