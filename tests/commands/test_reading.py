@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from bits import AS_USUAL, assert_same_numbers
 from command import interrupt_at_epoch_of, refused, result
+from of_several import free_address, together
 
 import jaxdp
 from jaxdp import cli
@@ -60,6 +61,20 @@ def test_a_run_from_disk_is_the_run_from_memory_to_the_bit(
     summary = jaxdp.load_run(tmp_path / "run").summary
     assert summary is not None
     assert summary["seconds_waited"] > 0
+
+
+@pytest.mark.slow
+def test_two_processes_read_their_parts_from_disk_and_make_the_run_of_one(in_memory: Any, tmp_path: Path) -> None:
+    meeting = ["--coordinator", free_address(), "--num-processes", "2", "--process-id"]
+    command = ["-m", "jaxdp.cli", *OPTIONS, "--reading", "disk", "--output", str(tmp_path / "run"), *meeting]
+    first, second = together([[*command, str(i)] for i in range(2)], devices=2)
+    assert (first.code, second.code) == (0, 0), (first, second)
+    assert FROM_DISK in first.out
+    assert second.out == ""
+    (ours, *_, cost), (theirs, *_, same_cost) = result(tmp_path / "run"), in_memory
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(np.frombuffer(one, np.float32), np.frombuffer(other, np.float32), atol=1e-5)
+    assert cost == same_cost
 
 
 @pytest.mark.slow
