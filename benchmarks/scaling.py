@@ -373,7 +373,7 @@ def _plot(measured: dict[str, list[Row]], path: Path) -> None:
     axes = figure.subplots(lines, columns, squeeze=False).flat
     for (name, rows), axis in zip(measured.items(), axes, strict=False):
         PARTS[name].draw(axis, rows)
-        axis.set_title(f"by {name}")
+        axis.set_title("a step by devices" if name == "steps" else f"by {name}")
         axis.grid(alpha=0.3)
         axis.legend(frameon=False, fontsize=8)
     for axis in axes:
