@@ -137,13 +137,13 @@ def not_finite_for_an_empty_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def noise_for_a_mean_on_a_sum(patch: pytest.MonkeyPatch) -> None:
-    scale = _privatize._noise_scale
-    patch.setattr(_privatize, "_noise_scale", lambda sigma, sensitivity: scale(sigma, sensitivity) / 10)
+    scale = _privatize.noise_scale
+    patch.setattr(_privatize, "noise_scale", lambda sigma, sensitivity: scale(sigma, sensitivity) / 10)
 
 
 def noise_by_the_physical_batch(patch: pytest.MonkeyPatch) -> None:
-    scale = _privatize._noise_scale
-    patch.setattr(_privatize, "_noise_scale", lambda sigma, sensitivity: scale(sigma, sensitivity) * 4 / 10)
+    scale = _privatize.noise_scale
+    patch.setattr(_privatize, "noise_scale", lambda sigma, sensitivity: scale(sigma, sensitivity) * 4 / 10)
 
 
 def noise_at_every_micro_step(patch: pytest.MonkeyPatch) -> None:
