@@ -294,7 +294,8 @@ def _draw_teachers(axis: Any, rows: list[Row]) -> None:
 class Part:
     """One thing that is varied: how it is measured, what its table shows, how its panel is drawn."""
 
-    title: str
+    heading: str  # of its panel
+    title: str  # of its table
     measure: Callable[[Sizes], list[Row]]
     columns: dict[str, tuple[str, str]]  # heading: a row's entry, and its format
     draw: Callable[[Any, list[Row]], None]
@@ -310,6 +311,7 @@ TEACHERS = {
 }
 PARTS: dict[str, Part] = {
     "devices": Part(
+        "by devices",
         "train_teachers by devices",
         _by_devices,
         {"devices": ("devices", "d"), "way": ("way", "")} | TEACHERS | {"speed": ("speedup", ".2f")},
@@ -318,6 +320,7 @@ PARTS: dict[str, Part] = {
         "several train one teacher each.",
     ),
     "steps": Part(
+        "a step by devices",
         f"a private step of the MLP, B = {scaling_libraries.BATCH}, by forced devices of one host, or processes",
         lambda sizes: scaling_libraries.by_devices(sizes.devices, 8 * sizes.repeats),
         scaling_libraries.COLUMNS,
@@ -326,6 +329,7 @@ PARTS: dict[str, Part] = {
         "faster. The host has no more cores for more devices. Ratios are a library's time over jaxdp's on as many.",
     ),
     "batch": Part(
+        "by batch",
         "the tutorials' CNN by batch size, on one device",
         _by_batch,
         {"batch": ("batch_size", "d")} | PROGRAM | MEMORY,
@@ -334,6 +338,7 @@ PARTS: dict[str, Part] = {
         "of the whole batch, and to the plain step.",
     ),
     "parameters": Part(
+        "by parameters",
         f"an MLP of two hidden layers by width, B = {MLP_BATCH}, on one device",
         _by_parameters,
         {"width": ("width", "d"), "parameters": ("parameters", ",d")} | PROGRAM | MEMORY,
@@ -341,6 +346,7 @@ PARTS: dict[str, Part] = {
         "Temporary memory is what the compiler sets aside, without arguments and results.",
     ),
     "teachers": Part(
+        "by teachers",
         "train_teachers by teachers, on the same records",
         _by_teachers,
         {"teachers": ("teachers", "d"), "records each": ("records_each", "d")} | TEACHERS | {"ratio": ("ratio", ".2f")},
@@ -373,7 +379,7 @@ def _plot(measured: dict[str, list[Row]], path: Path) -> None:
     axes = figure.subplots(lines, columns, squeeze=False).flat
     for (name, rows), axis in zip(measured.items(), axes, strict=False):
         PARTS[name].draw(axis, rows)
-        axis.set_title("a step by devices" if name == "steps" else f"by {name}")
+        axis.set_title(PARTS[name].heading)
         axis.grid(alpha=0.3)
         axis.legend(frameon=False, fontsize=8)
     for axis in axes:

@@ -10,8 +10,7 @@ are added up in another order.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,11 +21,11 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ._alike import Alike
-from ._block import Block
+from ._block import Block, cuts
 from ._errors import UsageError
+from ._mesh import automatic, mesh_of
 
 _LARGE = 2**16  # values: what is made of fewer costs less than a block of them would
-_ROW = 128  # values in a row of a TPU's memory
 
 
 @dataclass(frozen=True)
@@ -84,34 +83,11 @@ class Spread:
         """The same values where they are, on axes that the compiler divides over by itself, for what isn't run by `run`."""
 
         def put(leaf: Any) -> Any:
-            if _mesh_of(leaf) != self.mesh:
+            if mesh_of(leaf) != self.mesh:
                 return leaf
-            return jax.device_put(leaf, NamedSharding(_automatic(self.mesh), leaf.sharding.spec))
+            return jax.device_put(leaf, NamedSharding(automatic(self.mesh), leaf.sharding.spec))
 
         return jax.tree.map(put, values)
-
-    def automatically(self) -> AbstractContextManager[Any]:
-        """Where `automatic` values are computed with: JAX refuses them where `jax.set_mesh` has set axes of another type."""
-        is_set = not jax.sharding.get_abstract_mesh().empty
-        return jax.set_mesh(_automatic(self.mesh)) if is_set else nullcontext()
-
-    @contextmanager
-    def explaining(self) -> Iterator[None]:
-        """Where a loss is traced: what JAX says of arrays that it has of its own, in words of what to change."""
-        try:
-            yield
-        except ValueError as error:
-            if (
-                isinstance(error, UsageError)
-                or "mesh" not in str(error)
-                or AxisType.Explicit not in self.mesh.axis_types
-            ):
-                raise
-            raise UsageError(
-                f"the loss, or the optimizer, computes with an array of its own that is on {self.mesh}, whose axes JAX doesn't "
-                "divide by itself: hand it over as an argument, as in step(state, data, table) for loss(params, example, table), "
-                "or keep a copy without a mesh, jnp.asarray(np.asarray(table))"
-            ) from error
 
     @property
     def processes(self) -> int:
@@ -120,7 +96,7 @@ class Spread:
 
     def _put(self, leaf: Any, where: NamedSharding) -> Any:
         """A leaf on the mesh; where it is of several processes, each puts what it has on its own devices."""
-        if _mesh_of(leaf) == self.mesh:
+        if mesh_of(leaf) == self.mesh:
             return leaf
         if not self.mesh.is_multi_process:
             return jax.device_put(leaf, where)
@@ -196,41 +172,23 @@ class Spread:
         return alike.apart([self._psum(stack, self.axes) for stack in alike.stack(leaves)])
 
     def in_blocks(self, params: Any) -> frozenset[int]:
-        """The numbers of the large leaves, divided over none of `axes`, that divide into a block for each device of them."""
-        divided = lambda leaf, spec: leaf.size >= _LARGE and self._into(leaf.shape, spec) is not None
+        """The numbers of the large leaves, divided over none of `axes`, that are cut into a block for each device of them."""
+        large = lambda leaf, spec: leaf.size >= _LARGE and self._cuts(leaf.shape, spec) is not None
         leaves = jax.tree.leaves(params)
-        return frozenset(
-            i for i, (leaf, spec) in enumerate(zip(leaves, self.kept, strict=False)) if divided(leaf, spec)
-        )
+        return frozenset(i for i, (leaf, spec) in enumerate(zip(leaves, self.kept, strict=False)) if large(leaf, spec))
 
-    def _into(self, shape: tuple[int, ...], kept: PartitionSpec) -> tuple[int, ...] | None:
-        """Into how many blocks along each axis a leaf is divided for devices that have the same of it; None if it can't be.
-
-        Along axes that aren't divided yet: first along those that don't fill rows of a TPU's memory, which lie across them, then
-        along others, the last one into whole rows.
-        """
-        if (
-            not self.axes or self._remaining(kept) != self.axes
-        ):  # of a leaf that is divided over them a device doesn't see all
-            return None
-        left, into, taken = self.parts, [1] * len(shape), _names(kept)
-        for axis in sorted(range(len(shape)), key=lambda axis: (shape[axis] % _ROW == 0, axis)):
-            if taken[axis : axis + 1] in ([], [()]):
-                in_rows = axis == len(shape) - 1 and shape[axis] % _ROW == 0
-                into[axis] = math.gcd(left, shape[axis] // _ROW if in_rows else shape[axis])
-                left //= into[axis]
-        return tuple(into) if left == 1 else None
+    def _cuts(self, shape: tuple[int, ...], kept: PartitionSpec) -> tuple[int, ...] | None:
+        """Into how many blocks a leaf is cut along each axis, of those that aren't divided."""
+        if not self.axes or self._remaining(kept) != self.axes:
+            return None  # of a leaf that is divided over them a device doesn't see all
+        names = itertools.chain(_names(kept), itertools.repeat(()))
+        return cuts(shape, self.parts, [axis for axis, over in zip(range(len(shape)), names, strict=False) if not over])
 
     def _own_block(self, shape: tuple[int, ...], kept: PartitionSpec) -> Block:
         """A device's block of a leaf that is `in_blocks`; traced, within `on_each`."""
-        into = self._into(shape, kept)
+        into = self._cuts(shape, kept)
         assert into is not None
-        lengths = tuple(length // number for length, number in zip(shape, into, strict=True))
-        place, starts = jax.lax.axis_index(self.axes), []
-        for number, length in reversed([*zip(into, lengths, strict=True)]):
-            starts.append(place % number * length if number > 1 else 0)
-            place = place // number if number > 1 else place
-        return Block(tuple(reversed(starts)), lengths)
+        return Block.numbered(jax.lax.axis_index(self.axes), shape, into)
 
     def _by_axes_first(self, params: Any) -> Any:
         """Where an axis is divided over others before some of `axes`, over those first: XLA can end the process otherwise."""
@@ -239,7 +197,7 @@ class Spread:
             ordered = _ordered(spec, self.axes)
             if ordered == _names(spec):
                 return leaf
-            return jax.lax.with_sharding_constraint(leaf, NamedSharding(_automatic(self.mesh), PartitionSpec(*ordered)))
+            return jax.lax.with_sharding_constraint(leaf, NamedSharding(automatic(self.mesh), PartitionSpec(*ordered)))
 
         leaves, structure = jax.tree.flatten(params)
         return structure.unflatten(map(put, leaves, self.kept))  # of which the parameters are the first
@@ -262,7 +220,7 @@ class Spread:
         ones = {axis for axis, size in self.mesh.shape.items() if size == 1}  # one of them beside `axes` confuses XLA
         return jax.shard_map(
             program,
-            mesh=_automatic(self.mesh),
+            mesh=automatic(self.mesh),
             in_specs=in_specs,
             out_specs=out_specs,
             axis_names={*self.axes, *ones},
@@ -374,12 +332,12 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
         UsageError: for arrays on different meshes, or on one of some of the processes, data on a device beside the mesh, and
             data whose leaves are divided over different axes.
     """
-    meshes = {mesh for leaf in jax.tree.leaves((changing, data)) if (mesh := _mesh_of(leaf))}
+    meshes = {mesh for leaf in jax.tree.leaves((changing, data)) if (mesh := mesh_of(leaf))}
     if not meshes:
         return None
     if len(meshes) > 1:
         trees = {"data": data, "params": params, "state": changing}
-        raise _several("is on", "put the state and the data on one mesh", _mesh_of, trees)
+        raise _several("is on", "put the state and the data on one mesh", mesh_of, trees)
     mesh = meshes.pop()
     if mesh.is_multi_process and (processes := {device.process_index for device in mesh.devices.flat}) != set(
         range(jax.process_count())
@@ -395,7 +353,7 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
                 f"data{jax.tree_util.keystr(path)} was put on {', '.join(map(str, leaf.devices()))}, and other arrays are on "
                 f"{mesh}: put all data there, with jax.device_put(array, jax.NamedSharding(mesh, spec))"
             )
-    divided = {_rows_of(leaf) for leaf in jax.tree.leaves(data) if _mesh_of(leaf)} or {()}
+    divided = {_rows_of(leaf) for leaf in jax.tree.leaves(data) if mesh_of(leaf)} or {()}
     if len(divided) > 1:
         raise _several("has its rows over the axes", "divide all of the data alike", _rows_of, {"data": data})
     busy = {axis for leaf in jax.tree.leaves(params) for axes in _axes_of(leaf) for axis in axes}
@@ -405,24 +363,6 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
     of_rows = divided.pop()
     axes = tuple(axis for axis in of_rows if axis in dividing) if of_rows else free or dividing
     return Spread(mesh, axes, kept, bool(of_rows and axes))
-
-
-def check_mesh_that_is_set(arrays: Any) -> None:
-    """Refuse arrays on another mesh than the one that `jax.set_mesh` has set, with which JAX would compute nothing.
-
-    Raises:
-        UsageError: for them.
-    """
-    context = jax.sharding.get_abstract_mesh()
-    if context.empty:
-        return
-    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
-        mesh = _mesh_of(leaf)
-        if mesh and mesh.abstract_mesh != context:
-            raise UsageError(
-                f"{jax.tree_util.keystr(path, simple=True, separator='/')} is on {mesh}, and jax.set_mesh has set another one, "
-                f"{context}: leave jax.set_mesh out, or set the mesh that the arrays are on"
-            )
 
 
 def is_key(leaf: Any) -> bool:
@@ -442,32 +382,20 @@ def _as_whole_numbers(rows: Any) -> Any:
     return rows.astype(jnp.int8) if rows.dtype == jnp.bool_ else rows
 
 
-def _automatic(mesh: Mesh) -> Mesh:
-    """The same devices, with axes that the compiler divides over by itself."""
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
-
-
 def _several(verb: str, fix: str, of: Callable[[Any], Any], trees: dict[str, Any]) -> UsageError:
     """An error that names two arrays of which something isn't the same."""
     paths = jax.tree_util.tree_leaves_with_path(trees)
     name = lambda path: jax.tree_util.keystr(path, simple=True, separator="/")
-    named = {of(leaf): name(path) for path, leaf in reversed(paths) if _mesh_of(leaf)}
+    named = {of(leaf): name(path) for path, leaf in reversed(paths) if mesh_of(leaf)}
     (one, first), (other, second), *_ = named.items()
     return UsageError(
         f"{first} {verb} {one} and {second} {other}: {fix}, with jax.device_put(array, jax.NamedSharding(mesh, spec))"
     )
 
 
-def _mesh_of(leaf: Any) -> Mesh | None:
-    """The mesh that an array is on."""
-    sharding = getattr(leaf, "sharding", None)
-    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
-    return mesh if isinstance(mesh, Mesh) else None
-
-
 def _axes_of(leaf: Any) -> tuple[tuple[str, ...], ...]:
     """The axes of the mesh that each axis of an array is divided over, without those at the end that aren't."""
-    axes = _names(leaf.sharding.spec) if _mesh_of(leaf) else []
+    axes = _names(leaf.sharding.spec) if mesh_of(leaf) else []
     while axes and not axes[-1]:
         axes.pop()
     return tuple(axes)

@@ -178,11 +178,9 @@ class Summing:
         """The sums, of all addends added up; on several devices after a `change` of what each has, if there is one."""
         rule = self.grad_fn.rule
         sensitivity = jnp.float32(rule.clip_norm_now(rule_state, self.grad_fn.clip_norm))
-        if self.spread is not None and change is not None:
-            addends = self.spread.add_up(addends, change.of, sensitivity, change.state)
-        elif self.spread is not None:
-            addends = self.spread.add_up(addends)
-        grads, (observed, (losses, clipped, aux)) = addends
+        changed: tuple[Any, ...] = () if change is None else (change.of, sensitivity, change.state)
+        sums = addends if self.spread is None else self.spread.add_up(addends, *changed)
+        grads, (observed, (losses, clipped, aux)) = sums
         return DrawSums(grads, losses, clipped, aux, sensitivity, rule.advance(rule_state, observed))
 
     def _on_each(self, part: Callable[..., Any], *args: Any, rows_axis: int = 0) -> Any:

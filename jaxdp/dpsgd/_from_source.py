@@ -72,7 +72,7 @@ class FromSource:
     Args:
         run: the description.
         grad_fn: of the run.
-        update: `update(keys, sums, size, carry, spread)` gives the next carry and the metrics, traced.
+        update: `update(keys, sums, size, carry, noise)` gives the next carry and the metrics, traced.
         takes_rng: whether the loss takes a key.
     """
 
@@ -211,8 +211,9 @@ class FromSource:
 
         def update(carry: tuple[Any, ...], addends: Any, keys: Any, size: Any) -> Any:
             params, _, rule_state, noise_state = carry
-            change = NoiseOfStep.of(self._run, summing.spread, params).before(noise_state)
-            return self._update(keys, summing.finish(addends, rule_state, change), size, carry, summing.spread)
+            noise = NoiseOfStep.of(self._run, summing.spread, params)
+            sums = summing.finish(addends, rule_state, noise.before(noise_state))
+            return self._update(keys, sums, size, carry, noise)
 
         run = update if summing.spread is None else partial(summing.spread.run, update)
         return run(carry, addends, keys, size)

@@ -21,7 +21,8 @@ from jaxtyping import Array, Key
 
 from .. import _checks
 from .._errors import UsageError
-from .._spread import Spread, check_mesh_that_is_set, spread_of
+from .._mesh import automatic, check_mesh_that_is_set, computing_on, explaining
+from .._spread import Spread, spread_of
 from .._types import LossFn, Params
 from ..accounting import Ledger
 from ..clipping import DrawSums, Summing, check_batch, check_params, takes_rng
@@ -203,7 +204,7 @@ class PrivateStep:
         carry = (state.params, state.opt_state, state.rule_state, state.noise_state)
         spread = spread_of(carry, state.params, arrays)
         given = jax.tree.leaves(carry)
-        with nullcontext() if spread is None else spread.explaining():
+        with nullcontext() if spread is None else explaining(spread.mesh):
             self._check_gradients(state, data, shared, spread)
             if spread is not None:
                 carry = spread.place(carry)
@@ -275,7 +276,7 @@ class PrivateStep:
             if spread is not None:  # of several processes, each checks by itself
                 as_checked = spread.here if spread.processes > 1 else spread.automatic
                 params, shared, key = as_checked((params, shared, key))
-            with nullcontext() if spread is None else spread.automatically():
+            with nullcontext() if spread is None else computing_on(automatic(spread.mesh)):
                 self_check(self._grad_fn, params, shapes, shared, key)
             self._checked.add(kind)
 
@@ -311,16 +312,17 @@ class PrivateStep:
         # Microbatches fill a draw of the usual size: few draws need a further, mostly empty one.
         summing = Summing(self._grad_fn, spread, sampler.usual_size)
         rng = loss_key if self._takes_rng else None
-        change = NoiseOfStep.of(self.run, spread, params).before(noise_state)
+        noise = NoiseOfStep.of(self.run, spread, params)
+        change = noise.before(noise_state)
         sums = summing.of_draw(params, data, draw, shared, rng=rng, rule_state=rule_state, change=change)
-        return self._update(keys, sums, draw.size, carry, spread)
+        return self._update(keys, sums, draw.size, carry, noise)
 
     def _update(
-        self, keys: RunKeys, sums: DrawSums, size: Any, carry: tuple[Any, ...], spread: Spread | None
+        self, keys: RunKeys, sums: DrawSums, size: Any, carry: tuple[Any, ...], noise: NoiseOfStep
     ) -> tuple[tuple[Any, ...], StepMetrics]:
         """From a draw's sums to the next carry."""
         params, opt_state, _, noise_state = carry
-        means, noise_state = NoiseOfStep.of(self.run, spread, params).behind(sums, noise_state, keys.noise)
+        means, noise_state = noise.behind(sums, noise_state, keys.noise)
         updates, opt_state = self._optimizer.update(means, opt_state, params)
         totals = (sums.losses, sums.clipped, sums.aux)
         metrics = StepMetrics(size, *jax.tree.map(lambda total: total / size.astype(jnp.float32), totals))

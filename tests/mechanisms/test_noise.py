@@ -64,7 +64,7 @@ def test_the_noise_reaches_forty_four_scales() -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=20)
 @given(st.floats(-1e6, 1e6, width=32), st.floats(0.01, 10), st.floats(0.01, 100))
 def test_every_release_lies_on_the_grid_whatever_the_value(value: float, epsilon: float, sensitivity: float) -> None:
     laplace = Laplace(epsilon=epsilon, sensitivity=sensitivity)

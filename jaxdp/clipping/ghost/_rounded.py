@@ -71,7 +71,7 @@ def norm_by_gram_matrices(
             if first is second:
                 operands, cotangent = (g, k) if sites[i].swap else (k, g)
                 left, right = _traces(operands) + below, _traces(cotangent) + below
-                spread = jnp.sqrt(_by_stack(jnp.square(operands), at_once=at_once))
+                spread = jnp.sqrt(_total(jnp.square(operands), at_once=at_once, over=(1, 2)))
                 spread = spread * jnp.float32(1 + arithmetic.gamma(additions)) + jnp.float32(rows * _SMALLEST_ROOT)
                 spread = jnp.minimum(left, spread + jnp.float32(arithmetic.gamma(widest + 4)) * left + below)
                 reach, moved = reach + jnp.sqrt(jnp.sum(left * right)), moved + jnp.sqrt(jnp.sum(spread * right))
@@ -127,16 +127,9 @@ def _products(x: Any, y: Any) -> Float[Array, "E S T"]:
     return jax.lax.dot_general(left, right, ((entries, entries), ((0,), (0,))), precision="default")
 
 
-def _by_stack(x: Float[Array, "E S T"], *, at_once: bool) -> Float[Array, " E"]:
-    """Sums of all that is in one stack, or of the sums of its rows: fewer additions one upon another."""
-    if at_once:
-        return jnp.sum(x, axis=(1, 2))
-    return jnp.sum(jax.lax.optimization_barrier(jnp.sum(x, axis=2)), axis=1)
-
-
-def _total(x: Float[Array, "E S T"], *, at_once: bool) -> Float[Array, ""]:
-    """The sum of all, or of the sums of rows."""
-    return jnp.sum(x if at_once else jax.lax.optimization_barrier(jnp.sum(x, axis=2)))
+def _total(x: Float[Array, "E S T"], *, at_once: bool, over: tuple[int, ...] = (0, 1, 2)) -> Float[Array, "*kept"]:
+    """The sum over all axes, or those named, which end with T; or of the sums over T: fewer additions one upon another."""
+    return jnp.sum(x, over) if at_once else jnp.sum(jax.lax.optimization_barrier(jnp.sum(x, axis=2)), over[:-1])
 
 
 def _traces(products: Float[Array, "E T T"]) -> Float[Array, " E"]:

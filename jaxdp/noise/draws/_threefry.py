@@ -18,7 +18,7 @@ from jaxtyping import Array, UInt32
 from ..._block import Block
 from ..._errors import UsageError
 
-_FEW = 2**13
+_FEW = 2**13  # elements
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 

@@ -1,0 +1,66 @@
+"""Which mesh of devices an array is on, which one is set, and what JAX says where they are not the same."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding
+
+from ._errors import UsageError
+
+_OF_TWO_MESHES = ("Mesh for all inputs should be equal", "should match the aval mesh")  # what JAX says
+
+
+def mesh_of(leaf: Any) -> Mesh | None:
+    """The mesh that an array is on."""
+    sharding = getattr(leaf, "sharding", None)
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+    return mesh if isinstance(mesh, Mesh) else None
+
+
+def automatic(mesh: Mesh) -> Mesh:
+    """The same devices, with axes that the compiler divides over by itself."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def computing_on(mesh: Mesh) -> AbstractContextManager[Any]:
+    """Where arrays on a mesh are computed with: JAX refuses them where `jax.set_mesh` has set axes of another type."""
+    return nullcontext() if jax.sharding.get_abstract_mesh().empty else jax.set_mesh(mesh)
+
+
+@contextmanager
+def explaining(mesh: Mesh) -> Iterator[None]:
+    """Where a loss is traced: what JAX says of arrays that it has of its own, in words of what to change.
+
+    Raises:
+        UsageError: in the place of that.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if not any(words in str(error) for words in _OF_TWO_MESHES):
+            raise
+        raise UsageError(
+            f"the loss, or the optimizer, computes with an array of its own that is on {mesh}, whose axes JAX doesn't divide by "
+            "itself: hand it over as an argument, as in step(state, data, table) for loss(params, example, table), or keep a "
+            "copy without a mesh, jnp.asarray(np.asarray(table))"
+        ) from error
+
+
+def check_mesh_that_is_set(arrays: Any) -> None:
+    """Refuse arrays on another mesh than the one that `jax.set_mesh` has set, with which JAX would compute nothing.
+
+    Raises:
+        UsageError: for them.
+    """
+    context = jax.sharding.get_abstract_mesh()
+    if context.empty:
+        return
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        mesh = mesh_of(leaf)
+        if mesh and mesh.abstract_mesh != context:
+            raise UsageError(
+                f"{jax.tree_util.keystr(path, simple=True, separator='/')} is on {mesh}, and jax.set_mesh has set another one, "
+                f"{context}: leave jax.set_mesh out, or set the mesh that the arrays are on"
+            )
