@@ -93,6 +93,7 @@ def test_the_library_knows_nothing_of_terminals_pictures_and_checkpoints(room: s
         assert not foreign & FOR_COMMANDS, f"{path} imports {foreign & FOR_COMMANDS}"
 
 
+@pytest.mark.slow
 def test_importing_the_library_imports_none_of_them_either() -> None:
     code = f"import jaxdp, sys; print(sorted({FOR_COMMANDS} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

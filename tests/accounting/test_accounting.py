@@ -34,7 +34,10 @@ def test_the_tutorials_runs_cost_what_dp_accounting_says(
     assert (spent["rdp"].order, spent["classic"].order, spent["pld"].order) == (order, order, None)
 
 
-@pytest.mark.parametrize(("batch", "sigma", "steps"), [(512, 1.23, 4688), (4096, 3.04, 586), (256, 0.6, 100)])
+@pytest.mark.parametrize(
+    ("batch", "sigma", "steps"),
+    [(512, 1.23, 4688), (4096, 3.04, 586), pytest.param(256, 0.6, 100, marks=pytest.mark.slow)],
+)
 def test_epsilon_is_that_of_the_hand_built_event(batch: int, sigma: float, steps: int) -> None:
     rate = batch / 60_000
     event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(sigma)), steps)

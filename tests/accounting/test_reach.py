@@ -93,6 +93,7 @@ def test_what_is_left_of_delta_is_shared_where_a_ledger_is_added_up() -> None:
     assert spent.delta < 1e-5
 
 
+@pytest.mark.slow
 def test_a_budget_is_met_with_noise_whose_end_it_covers() -> None:
     sigma = noise_multiplier(epsilon=1e6, delta=1e-5, sample_rate=0.01, steps=1000)
     assert delta_left(poisson_event(noise_multiplier=sigma, sample_rate=0.01, steps=1000), 1e-5, ADDED) > 5e-6

@@ -48,6 +48,7 @@ def test_no_gradient_is_materialised_beyond_what_explain_says(name: str) -> None
     assert temporary_bytes(grad_fn, params, batch) <= 2 * plain + 4 * ROWS * largest
 
 
+@pytest.mark.slow
 def test_frozen_parameters_are_neither_computed_with_while_compiling_nor_held_twice() -> None:
     frozen = {"w": jnp.ones((2000, 2000)), "out": jnp.ones((2000, 2000))}  # 32 MB
     params = {"a": jnp.ones((2000, 4)), "b": jnp.zeros((4, 2000))}

@@ -304,6 +304,7 @@ def test_what_a_rounding_step_releases_is_what_was_accounted(
     assert violations(run, loss, params, batch, steps=12, learning_rate=1e-3) == set()
 
 
+@pytest.mark.slow
 def test_the_step_takes_the_precision_and_refuses_others() -> None:
     run = jaxdp.DPSGD(num_examples=6, expected_batch_size=3, steps=2, clip_norm=0.5, noise_multiplier=1.0)
     inputs, cotangents = batches(1, 6, 4, 3, 2, 0.3)

@@ -68,7 +68,7 @@ def jitted(name: str, rule: str, method: str = "ghost") -> Callable[..., Any]:
     return jax.jit(jaxdp.clipped_grad(loss, clip_norm=CLIP, rule=RULES[rule], method=method))
 
 
-@pytest.mark.parametrize("method", ["ghost", "vmap"])
+@pytest.mark.parametrize("method", ["ghost", pytest.param("vmap", marks=SLOW)])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", MODELS_TO_SCALE)
 def test_a_rule_gives_the_sum_of_a_loop_over_examples(name: str, rule: str, method: str) -> None:

@@ -102,6 +102,7 @@ def test_without_privacy_they_train_as_well(tmp_path: Path) -> None:
     assert summary["test_accuracy"] > 0.95
 
 
+@pytest.mark.slow
 def test_a_program_that_has_not_plugged_the_model_in_is_told_so_and_imports_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ def compiled_on_eight_devices(*layouts: str) -> None:
     assert done.stdout.splitlines()[-1:] == ["compiled as it must be"], done.stderr
 
 
+@pytest.mark.slow
 def test_with_its_parameters_divided_a_step_passes_what_a_plain_one_passes_and_draws_noise_where_leaves_are() -> None:
     compiled_on_eight_devices("fsdp")
 

@@ -113,6 +113,7 @@ def test_a_run_goes_on_from_its_state_alone_whatever_was_read_ahead() -> None:
     assert_same(trained(run, Source(data()), state=half)[0], expected)
 
 
+@pytest.mark.slow
 def test_a_step_is_made_again_from_a_copy_of_its_state() -> None:
     step, source = step_of(jaxdp.DPSGD(**USUAL)), Source(data())
     state, _ = step(step.init(PARAMS, jax.random.key(3)), source)
@@ -174,6 +175,7 @@ def test_what_is_shared_reaches_the_loss_as_it_does_over_arrays() -> None:
     assert_same(*states)
 
 
+@pytest.mark.slow
 def test_an_error_in_the_optimizer_leaves_a_state_to_go_on_from() -> None:
     failing: list[bool] = []
 

@@ -304,6 +304,7 @@ def test_noise_in_the_accumulation_loop_is_refused() -> None:
         a_run().make_step(loss, optax.MultiSteps(optax.sgd(0.1), 4).gradient_transformation())
 
 
+@pytest.mark.slow
 def test_a_state_of_another_run_is_refused_and_can_be_continued_with_a_ledger_of_both() -> None:
     loss, params, records = problem()
     run, quieter = a_run(steps=5), a_run(steps=9, noise_multiplier=0.9)

@@ -84,7 +84,7 @@ def test_several_steps_in_one_program_are_the_steps_one_by_one() -> None:
     assert metrics.loss.shape == (6,)
 
 
-@pytest.mark.parametrize("microbatch_size", [1, 7, 60, 1000])
+@pytest.mark.parametrize("microbatch_size", [1, 7, pytest.param(60, marks=pytest.mark.slow), 1000])
 def test_no_drawn_example_is_lost_whatever_the_microbatches(microbatch_size: int) -> None:
     # Each example's gradient is its own unit vector: the update shows who was used, and how often.
     run = a_run(noise_multiplier=0.0, clip_norm=math.inf, microbatch_size=microbatch_size, expected_batch_size=30)

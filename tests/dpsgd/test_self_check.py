@@ -110,12 +110,13 @@ weights = {"v": jnp.ones(5), "w": jnp.ones((8, 5)) * 0.1}
             np.zeros((6, 3), np.uint8),
             r"params\['table'\].*lookup",
         ),
-        (
+        pytest.param(
             index_compared_in_its_own_type,
             looked_up,
             tables(128),
             np.zeros((6, 3), np.int8),
             r"params\['table'\].*lookup",
+            marks=pytest.mark.slow,
         ),
         (
             products_of_any_type,
@@ -163,6 +164,7 @@ def norms_halved(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(_sum, norm.__name__, halved)
 
 
+@pytest.mark.slow
 def test_the_program_that_rounds_is_checked_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     data = np.ones((6, 24), np.float32)
     first_step(dense, weights, data, precision="bfloat16")

@@ -144,6 +144,7 @@ def test_a_step_within_a_transformation_is_refused_and_the_template_of_a_state_i
             call()
 
 
+@pytest.mark.slow
 def test_a_state_whose_step_was_made_says_where_its_arrays_are_and_one_from_jit_goes_on() -> None:
     step = RUN.make_step(loss, optax.sgd(0.1))
     state = jax.jit(step.init)(PARAMS, jax.random.key(0))

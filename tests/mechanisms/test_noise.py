@@ -186,8 +186,10 @@ def test_values_that_would_show_are_refused(values: np.ndarray, said: str) -> No
     ("kind", "value"),
     [
         (np.uint64, 2**63),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((np.int64, 2**31), (np.uint32, 2**31))),
-        (np.int64, -(2**31)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((np.int64, 2**31), (np.uint32, 2**31), (np.int64, -(2**31)))
+        ),
     ],
 )
 def test_whole_numbers_of_any_type_move_by_what_they_differ(kind: type, value: int) -> None:

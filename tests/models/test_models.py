@@ -82,6 +82,7 @@ def test_the_mlp_drops_units_in_training_only() -> None:
     np.testing.assert_array_equal(*still)
 
 
+@pytest.mark.slow
 def test_a_column_of_a_weight_normalised_layer_has_the_length_that_was_learnt() -> None:
     layer, x = WeightNormDense(5), jax.random.normal(jax.random.key(0), (7,))
     params: Any = jax.tree.map(lambda leaf: leaf + 0.3, layer.init(jax.random.key(1), x))
@@ -94,6 +95,7 @@ def test_a_column_of_a_weight_normalised_layer_has_the_length_that_was_learnt() 
     np.testing.assert_allclose(across, true, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_dense_network_normalises_each_record_on_its_own() -> None:
     model, x = Dense(num_classes=3, hidden=(8, 6)), jax.random.normal(jax.random.key(0), (4, 9))
     params = jax.jit(functools.partial(model.init, train=False))(jax.random.key(1), x[0])

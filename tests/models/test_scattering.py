@@ -90,5 +90,6 @@ def test_what_is_no_image_is_refused(wrong: jax.Array) -> None:
             function(wrong)
 
 
+@pytest.mark.slow
 def test_no_images_have_no_features() -> None:
     assert scattering_features(jnp.zeros((0, 28, 28, 1), jnp.uint8)).shape == (0, 3969)

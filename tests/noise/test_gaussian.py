@@ -111,6 +111,7 @@ def test_leaves_drawn_apart_are_rows_of_one_array() -> None:
     np.testing.assert_allclose(np.stack(drawn), together, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_no_two_values_of_a_tree_share_their_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     counters: list[np.ndarray] = []
 

@@ -189,6 +189,7 @@ def test_a_value_without_the_contracts_methods_and_a_class_are_refused(unchecked
                 call()
 
 
+@pytest.mark.slow
 def test_an_aggregators_own_noise_has_the_size_that_it_says() -> None:
     """How often the winner of two classes is the wrong one, in closed form."""
     votes, mechanism = np.tile([53, 47], (4000, 1)), DoubleGaussian(half_sigma=5.0)

@@ -103,6 +103,7 @@ def test_a_step_is_its_formula() -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), state.params[0], expected)
 
 
+@pytest.mark.slow
 def test_without_confidence_nothing_is_learned_from_what_is_unanswered() -> None:
     points, classes = clusters()
     never = pate.StudentStep(logits, optax.sgd(0.1), few_answers(classes), confidence=1.1, **HOW)

@@ -98,6 +98,7 @@ def test_predictions_and_accuracies_are_those_of_each_teacher(monkeypatch: pytes
     np.testing.assert_allclose(accuracy, np.mean(np.array(one_by_one) == labels, axis=1))
 
 
+@pytest.mark.slow
 def test_progress_is_told_as_teachers_finish() -> None:
     heard: list[int] = []
     trained(at_once=3, on_progress=heard.append)

@@ -78,6 +78,7 @@ def test_a_gaussian_noisy_vote_errs_as_often_as_it_should() -> None:
     assert scipy.stats.binomtest(int((labels == 1).sum()), 4000, wrong).pvalue > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_a_confident_vote_answers_as_often_as_it_should_and_labels_nothing_else() -> None:
     labels, answered = pate.confident_noisy_max(many([70, 30]), **CONFIDENT, key=jax.random.key(2))
     passing = scipy.stats.norm.sf((60 - 70) / 20)
@@ -86,6 +87,7 @@ def test_a_confident_vote_answers_as_often_as_it_should_and_labels_nothing_else(
     assert (np.asarray(labels)[np.asarray(answered)] == 0).mean() > 0.99
 
 
+@pytest.mark.slow
 def test_an_interactive_vote_asks_where_the_teachers_disagree_with_the_student() -> None:
     votes = np.tile([[90, 10], [90, 10], [10, 90]], (500, 1))
     student = np.tile([[0.95, 0.05], [0.55, 0.45], [0.95, 0.05]], (500, 1))

@@ -129,6 +129,7 @@ def test_with_all_labels_known_but_one_no_published_file_tells_it(ours: Path, ta
     assert 'seed": null' in (ours / "config.json").read_text()
 
 
+@pytest.mark.slow
 def test_losses_on_people_are_in_private_which_nobody_else_can_read(ours: Path) -> None:
     for path in published(ours):
         content = path.read_bytes()
