@@ -33,7 +33,7 @@ def test_a_default_device_comes_before_the_backend(monkeypatch: pytest.MonkeyPat
     assert default_platform() is GPU
 
 
-@pytest.mark.parametrize("name", ["cpu", "gpu", "tpu"])
+@pytest.mark.parametrize("name", [pytest.param("cpu", marks=pytest.mark.slow), "gpu", "tpu"])
 def test_a_platform_changes_how_a_sum_is_computed_and_never_what_it_is(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

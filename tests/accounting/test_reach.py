@@ -82,6 +82,7 @@ def test_laplace_noise_has_an_end_too() -> None:
         event_epsilon(dp.LaplaceDpEvent(1 / 40), delta=1e-5)
 
 
+@pytest.mark.slow
 def test_what_is_left_of_delta_is_shared_where_a_ledger_is_added_up() -> None:
     response: Any = dp.ZCDpEvent(0.1)
     before = Ledger().add(dp.dp_event.DiscreteLaplaceDpEvent(1.0, 1), "a count").add(response, "a choice")

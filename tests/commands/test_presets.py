@@ -13,7 +13,17 @@ from jaxdp.commands.train import TrainOptions
 from jaxdp.commands.train._plan import resolve_plan
 from jaxdp.commands.train._recipe import RECIPES, overruled
 
-MORE_RECIPES = ("scattering-0.3", "cnn-augmented", "cnn", "mlp", "dense", "cnn-plain", "mlp-plain", "dense-plain")
+MORE_RECIPES = (
+    "scattering-3",
+    "scattering-0.3",
+    "cnn-augmented",
+    "cnn",
+    "mlp",
+    "dense",
+    "cnn-plain",
+    "mlp-plain",
+    "dense-plain",
+)
 
 
 @pytest.mark.parametrize(

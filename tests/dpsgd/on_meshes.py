@@ -37,7 +37,7 @@ PARAMS = {
     "bias": jnp.zeros(128),
     "out": jax.random.normal(KEYS[3], (128, 10)),
 }
-STEPS = 50
+STEPS = 5 if sys.argv[1:] == ["fully"] else 50  # as the fast test has it
 
 
 # The mean that it was given last, as it is.

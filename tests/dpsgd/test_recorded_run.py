@@ -52,13 +52,9 @@ def in_dtype(dtype: Any, problem: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
     return loss, jax.tree.map(cast, params), jax.tree.map(cast, batch)
 
 
-FEW = {"tied_embedding_language_model"}
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in sorted(MODELS)]
-)
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_any_model_releases_is_what_was_accounted(name: str, dtype: str) -> None:
     loss, params, batch = in_dtype(jnp.dtype(dtype), MODELS[name]())
     of_scalar = lambda p, x: loss(p, x).astype(jnp.float32)

@@ -56,6 +56,7 @@ def test_draws_follow_the_table() -> None:
     assert scipy.stats.chisquare(found, expected).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_no_parity_is_likelier() -> None:
     even = (np.asarray(discrete_gaussian(jax.random.key(1), (1_000_000,), 2.0**20)) & 1 == 0).mean()
     assert abs(even - 0.5) < 4 * 0.0005

@@ -36,7 +36,7 @@ def test_gaussian_noise_follows_the_normal_distribution() -> None:
     assert scipy.stats.kstest(noise, scipy.stats.norm(scale=3.0).cdf).pvalue > FALSE_ALARM
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.3])
+@pytest.mark.parametrize("rate", [1.0, pytest.param(0.3, marks=pytest.mark.slow)])
 def test_whole_noise_is_the_floor_of_laplace_noise(rate: float) -> None:
     draws = np.asarray(discrete_laplace(jax.random.key(1), (DRAWS,), rate))
     inner = np.arange(-12, 12)

@@ -114,6 +114,7 @@ def test_without_confidence_nothing_is_learned_from_what_is_unanswered() -> None
     jax.tree.map(close, ours.params, supervised.params)
 
 
+@pytest.mark.slow
 def test_a_step_compiles_once() -> None:
     points, classes = clusters()
     traces = []
