@@ -14,6 +14,7 @@ the accountant assumes, and an epsilon that is true of the run come out.
 from . import (
     _interrupts as _interrupts,
     accounting as accounting,
+    audit as audit,
     clipping as clipping,
     data as data,
     mechanisms as mechanisms,

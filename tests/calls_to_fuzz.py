@@ -14,7 +14,7 @@ import optax
 from dp_accounting import DpEvent, GaussianDpEvent
 
 import jaxdp
-from jaxdp import accounting, clipping, data, mechanisms, noise, pate, reading, sampling
+from jaxdp import accounting, audit, clipping, data, mechanisms, noise, pate, reading, sampling
 
 HARNESS = ("make", "kind", "run_to_step")  # arguments of the functions below, and not of jaxdp's
 
@@ -156,6 +156,7 @@ def calls() -> Iterator[tuple[str, Call]]:
     yield from _of_clipping()
     yield from _of_mechanisms()
     yield from _of_pate()
+    yield from _of_audit()
     yield from _of_data()
 
 
@@ -472,6 +473,33 @@ def _of_pate() -> Iterator[tuple[str, Call]]:
     ensemble = pate.Teachers({"w": np.ones((2, 2, 3), np.float32)}, np.array([[0], [1]], np.int32))
     inputs = {"logits_fn": logits, "inputs": np.ones((4, 3), np.float32)}
     yield "Teachers.predict", Call(ensemble.predict, inputs, array(np.int32), 0.3)
+
+
+def _of_audit() -> Iterator[tuple[str, Call]]:
+    scored = {"scores": np.arange(8.0), "members": np.arange(8) > 3}
+    bound = {**scored, "delta": 1e-5, "significance": 0.05, "thresholds": audit.Bonferroni(4)}
+    yield "epsilon_one_run", Call(audit.epsilon_one_run, bound, is_finite)
+    yield "epsilon_one_run_f_dp", Call(audit.epsilon_one_run_f_dp, bound, is_finite)
+    counts = {"canaries": 9, "guesses": 8, "correct": 7, "delta": 1e-5}
+    yield "epsilon_one_run_from_counts", Call(audit.epsilon_one_run_from_counts, counts, is_finite)
+    yield "one_run_p_value", Call(audit.one_run_p_value, {**counts, "epsilon": 1.0}, is_finite)
+    rates = {
+        "true_positives": 7,
+        "positives": 8,
+        "false_positives": 1,
+        "negatives": 9,
+        "delta": 1e-5,
+        "significance": 0.1,
+    }
+    yield "epsilon_clopper_pearson", Call(audit.epsilon_clopper_pearson, rates, is_finite)
+    yield "attack_auroc", Call(audit.attack_auroc, scored, is_finite)
+    yield "tpr_at_fpr", Call(audit.tpr_at_fpr, {**scored, "fpr": 0.5}, is_finite)
+    secret = {"loss": 0.5, "candidates": np.arange(1.0, 20.0)}
+    yield "exposure_by_rank", Call(audit.exposure_by_rank, secret, is_finite)
+    yield "exposure_by_extrapolation", Call(audit.exposure_by_extrapolation, secret, is_finite, 0.3)
+    yield "Bonferroni", Call(audit.Bonferroni, {"number": 3}, of(audit.Bonferroni))
+    yield "Split", Call(audit.Split, {"fraction": 0.5, "seed": 0}, of(audit.Split))
+    yield "Corners", Call(audit.Corners, {}, of(audit.Corners))
 
 
 def _of_data() -> Iterator[tuple[str, Call]]:

@@ -12,11 +12,11 @@ import pytest
 from calls_to_fuzz import Call, calls
 
 import jaxdp
-from jaxdp import accounting, clipping, data, mechanisms, noise, pate, reading, sampling, transforms
+from jaxdp import accounting, audit, clipping, data, mechanisms, noise, pate, reading, sampling, transforms
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-MODULES = (jaxdp, accounting, clipping, data, mechanisms, noise, pate, reading, sampling, transforms)
+MODULES = (jaxdp, accounting, audit, clipping, data, mechanisms, noise, pate, reading, sampling, transforms)
 RESULTS = {  # what functions return, which nobody needs to make, and what others in the list are made of
     *(
         "ClippedGrads",

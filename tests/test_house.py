@@ -19,7 +19,8 @@ PACKAGE = Path(jaxdp.__file__).parent
 ROOMS = (
     *("_errors", "_checks", "_types", "_interrupts", "_outputs", "_platform"),
     *("_processes", "_meeting", "_alike", "_block", "_mesh", "_spread"),
-    *("jaxprs", "noise", "sampling", "reading", "clipping", "accounting", "transforms", "dpsgd", "mechanisms", "pate"),
+    *("jaxprs", "noise", "sampling", "reading", "clipping", "accounting", "transforms", "dpsgd"),
+    *("mechanisms", "pate", "audit"),
     *("data", "models", "runs", "commands", "cli"),
 )
 OF_THE_LIBRARY = ROOMS[: ROOMS.index("runs")]
