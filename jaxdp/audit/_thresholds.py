@@ -54,7 +54,7 @@ class Bonferroni:
         correct = np.cumsum(given.members[_ranked(given)])
         m = len(correct)
         numbers = np.arange(1, m + 1)
-        if self.number is not None:
+        if self.number is not None and self.number < m:
             numbers = np.unique(np.rint(np.geomspace(1, m, self.number)).astype(int))
         tried = [Guesses(m, int(r), int(correct[r - 1])) for r in numbers]
         return best_of(rejects, tried, significance / len(tried))[0]

@@ -183,6 +183,14 @@ def test_a_gaussian_claim_without_delta_is_refused() -> None:
         audit.epsilon_one_run_f_dp([1.0, 2.0, 3.0, 4.0], [True, False, True, False], delta=0)
 
 
+def test_as_many_numbers_of_guesses_as_canaries_are_all_of_them() -> None:
+    rng = np.random.default_rng(0)
+    members = rng.random(40) < 0.5
+    scores = rng.normal(size=40) + 3 * members
+    every, many = (audit.epsilon_one_run(scores, members, delta=0, thresholds=Bonferroni(n)) for n in (None, 10**15))
+    assert every == many > 0
+
+
 def test_how_thresholds_are_chosen_is_checked() -> None:
     with pytest.raises(jaxdp.UsageError, match="number=0"):
         Bonferroni(0)
