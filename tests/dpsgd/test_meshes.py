@@ -6,7 +6,7 @@ To the bit where programs are compiled as users have them compiled, as they are 
 from pathlib import Path
 
 import pytest
-from of_several import free_address, together
+from of_several import TESTS, free_address, together
 
 SCRIPT = Path(__file__).with_name("on_meshes.py")
 RECORDED = Path(__file__).with_name("recorded_on_meshes.py")
@@ -48,3 +48,10 @@ def test_a_run_of_two_processes_is_the_same_on_meshes_that_both_have_a_part_of()
 def test_what_a_run_releases_on_every_mesh_is_what_was_accounted_and_faults_are_found() -> None:
     (end,) = together([[str(RECORDED)]], devices=4)
     assert end.out.splitlines()[-1:] == ["as accounted"], end.err
+
+
+@pytest.mark.slow
+def test_whatever_is_divided_over_whatever_noise_and_sums_are_those_of_one_device() -> None:
+    (end,) = together([[str(TESTS / "fuzz_meshes.py"), "--layouts", "6", "--seed", "1"]], devices=8)
+    assert end.code == 0, end
+    assert "6 layouts from seed 1: 0 wrong" in end.out
