@@ -45,7 +45,8 @@ def exposure_by_extrapolation(loss: float, candidates: Any) -> float:
         Bits, from 0 on.
 
     Raises:
-        UsageError: for NaN or infinite losses, and fewer than ten candidates or all of one loss.
+        UsageError: for NaN or infinite losses, fewer than ten candidates or all of one loss, and losses that no such distribution
+            fits.
 
     Example:
         >>> losses = np.random.default_rng(0).normal(10.0, 1.0, 2000)
@@ -57,15 +58,21 @@ def exposure_by_extrapolation(loss: float, candidates: Any) -> float:
         raise UsageError(
             "a loss is infinite, which no distribution fits: leave such candidates out, or use exposure_by_rank"
         )
-    if len(others) < 10 or np.ptp(others) == 0:
+    largest = float(np.max(np.abs(others))) or 1.0  # whose square need not be a float
+    centre, scale = np.mean(others / largest), np.std(others / largest)
+    if len(others) < 10 or not scale > 0:
         raise UsageError(
             f"{len(others)} candidates, of {len(np.unique(others))} losses, fit no distribution: give 1,000 or more"
         )
-    from scipy.stats import skewnorm
+    from scipy.stats import FitError, skewnorm
 
-    centre, scale = np.mean(others), np.std(others)
-    shape = skewnorm.fit((others - centre) / scale)
-    return float(max(0.0, -skewnorm.logcdf((secret - centre) / scale, *shape) / math.log(2)))
+    try:
+        shape = skewnorm.fit((others / largest - centre) / scale)
+    except FitError as error:
+        raise UsageError(
+            f"no skew normal distribution fits the candidates' losses ({error}): use exposure_by_rank"
+        ) from error
+    return float(max(0.0, -skewnorm.logcdf((secret / largest - centre) / scale, *shape) / math.log(2)))
 
 
 def _checked(loss: float, candidates: Any) -> tuple[float, np.ndarray]:

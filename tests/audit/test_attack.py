@@ -65,6 +65,13 @@ def test_beyond_the_candidates_exposure_is_the_normal_tail() -> None:
         assert found == pytest.approx(expected, rel=0.05)
 
 
+def test_the_unit_of_losses_does_not_count() -> None:
+    losses = np.random.default_rng(0).normal(size=200) + 9
+    usual = audit.exposure_by_extrapolation(5.0, losses)
+    for unit in (1e-300, 1e300):
+        assert audit.exposure_by_extrapolation(5.0 * unit, losses * unit) == pytest.approx(usual, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
