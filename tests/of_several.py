@@ -48,7 +48,8 @@ def ended(processes: list[subprocess.Popen[str]], *, within: float = 240) -> lis
         said = [process.communicate(timeout=max(0.1, until - time.monotonic())) for process in processes]
     finally:
         for process in processes:
-            process.kill()
+            with process:  # which closes its pipes and waits for it
+                process.kill()
     return [Ended(process.returncode, *each) for process, each in zip(processes, said, strict=True)]
 
 

@@ -1,6 +1,7 @@
 """Runs on meshes of eight devices, against one device: a process of its own, since devices are counted where JAX starts.
 
-By hand, all layouts or those that are named, and with `--of ADDRESS NUMBER OWN` first as one of several processes:
+By hand, all layouts and what is tried beside them, or those that are named (`beside` is the rest), and with
+`--of ADDRESS NUMBER OWN` first as one of several processes:
 
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/dpsgd/on_meshes.py rows
 """
@@ -37,7 +38,8 @@ PARAMS = {
     "bias": jnp.zeros(128),
     "out": jax.random.normal(KEYS[3], (128, 10)),
 }
-STEPS = 5 if sys.argv[1:] == ["fully"] else 50  # as the fast test has it
+BRIEFLY = sys.argv[1:] == ["fully"]  # as the fast test has it
+STEPS = 5 if BRIEFLY else 50
 FEW = 5  # where the noise is that of another device to the bit or isn't
 
 
@@ -128,17 +130,19 @@ LAYOUTS = {
     "fully": ((8,), ("data",), fully, rows),
     "tensors": ((4, 2), ("data", "model"), tensors, rows),
     "classes": ((4, 2), ("data", "model"), classes, rows),
-    "tensors, data on one": ((1, 2), ("data", "model"), tensors, rows),
     "tensors, data everywhere": ((4, 2), ("data", "model"), tensors, everywhere),
+    "tensors, data on one": ((1, 2), ("data", "model"), tensors, rows),
 }
 
 
 def main(chosen: list[str]) -> None:
     alone, drawn, _ = trained(loss, PARAMS, DATA)
     noise, _, _ = trained(constant, PARAMS, DATA, FEW)
-    for i, layout in enumerate(chosen or LAYOUTS):
-        shape, names, of_params, of_data = LAYOUTS[layout]
-        both = not chosen and layout in ("rows", "fully", "tensors")
+    thorough = not (BRIEFLY or OF_SEVERAL)
+    for i, (layout, (shape, names, of_params, of_data)) in enumerate(LAYOUTS.items()):
+        if chosen and layout not in chosen:
+            continue
+        both = thorough and layout in ("rows", "fully", "tensors")
         for kind in (AxisType.Explicit, AxisType.Auto)[slice(None) if both else slice(i % 2, i % 2 + 1)]:
             devices = jax.devices()[: int(np.prod(shape))]
             mesh = jax.make_mesh(shape, names, axis_types=(kind,) * len(shape), devices=devices)
@@ -150,27 +154,29 @@ def main(chosen: list[str]) -> None:
                 assert leaf.sharding.is_equivalent_to(params[name].sharding, leaf.ndim), f"{name} stays where it was"
             noisy, _, _ = trained(constant, params, data, FEW)
             jax.tree.map(same, noisy.opt_state, noise.opt_state)
-            if not chosen:
+            if thorough:
                 check_work(step, state, data)
-            if jax.process_count() > 1 or both:
+            if both or OF_SEVERAL:
                 read, found, _ = trained(loss, params, Source(jax.tree.map(np.asarray, DATA)))
                 assert found == drawn, "the same draws"
                 # What is divided over a model's axis XLA adds up as it likes.
                 alike = close if "model" in names else same
                 jax.tree.map(alike, read.params, state.params)
-    if not chosen or (jax.process_count() > 1 and "fully" in chosen):
-        in_blocks()
-    if jax.process_count() > 1:
+    if OF_SEVERAL:
         refuse_other_processes()
-    else:
+        if "fully" in chosen:
+            in_blocks()
+    beside = thorough and (not chosen or "beside" in chosen)
+    if BRIEFLY or beside:
         goes_on_elsewhere(alone)
-        if not chosen:
-            refuse_a_state_again()
-            under_other_rules()
-            same_rows()
-            divided_both_ways()
-            refuse_other_meshes()
-            where_a_mesh_is_set(alone)
+    if beside:
+        in_blocks()
+        refuse_a_state_again()
+        under_other_rules()
+        same_rows()
+        divided_both_ways()
+        refuse_other_meshes()
+        where_a_mesh_is_set(alone)
     print("the same on every mesh")
 
 
