@@ -32,7 +32,7 @@ def test_a_run_begun_on_eight_devices_and_killed_goes_on_on_two_and_on_one_to_th
 def test_a_run_with_dropout_on_several_devices_is_that_of_one(options: list[str], tmp_path: Path) -> None:
     command = [*options, "--hidden", "8", "--output"]
     cli.main([*command, str(tmp_path / "1")])
-    for devices in (2, 4, 8):
+    for devices in (2, 8):
         (end,) = together([["-m", "jaxdp.cli", *command, str(tmp_path / str(devices))]], devices=devices)
         assert end.code == 0, end
         summary = json.loads((tmp_path / str(devices) / "summary.json").read_text())
