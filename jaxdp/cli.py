@@ -18,6 +18,7 @@ import tyro
 from ._errors import UsageError
 from ._interrupts import farewell, how_to_go_on, leave, listening
 from .commands._accounting import BatchSizeOptions, EpsilonOptions, NoiseOptions, StepsOptions, answer
+from .commands._audit import AuditOptions, audit
 from .commands._compare import CompareOptions, compare
 from .commands._effects import check_effects
 from .commands._lookalike import LookalikeOptions, lookalike
@@ -43,6 +44,7 @@ COMMANDS = {
     "pate-label": Command(LabelOptions, label),
     "pate-analyze": Command(AnalyzeOptions, analyze_file),
     "predict": Command(PredictOptions, predict),
+    "audit": Command(AuditOptions, audit),
     "compare": Command(CompareOptions, compare),
     "lookalike": Command(LookalikeOptions, lookalike),
     "epsilon": Command(EpsilonOptions, answer),

@@ -497,6 +497,9 @@ def _of_audit() -> Iterator[tuple[str, Call]]:
     secret = {"loss": 0.5, "candidates": np.arange(1.0, 20.0)}
     yield "exposure_by_rank", Call(audit.exposure_by_rank, secret, is_finite)
     yield "exposure_by_extrapolation", Call(audit.exposure_by_extrapolation, secret, is_finite, 0.3)
+    claim = {**scored, "delta": 1e-5, "claimed_epsilon": 1.0, "significance": 0.1}
+    yield "report", Call(audit.report, claim, of(audit.Report))
+    yield "Report.in_words", Call(audit.report(**claim).in_words, {"attack": "By loss."}, of(str))
     yield "Bonferroni", Call(audit.Bonferroni, {"number": 3}, of(audit.Bonferroni))
     yield "Split", Call(audit.Split, {"fraction": 0.5, "seed": 0}, of(audit.Split))
     yield "Corners", Call(audit.Corners, {}, of(audit.Corners))

@@ -45,6 +45,7 @@ COMMANDS: dict[tuple[str, ...], tuple[type, int]] = {  # with how often each is 
     ("pate", "label"): (LabelOptions, 3),
     ("pate", "analyze"): (AnalyzeOptions, 3),
     ("predict",): (cli.PredictOptions, 4),
+    ("audit",): (cli.AuditOptions, 3),
     ("compare",): (cli.CompareOptions, 3),
     ("lookalike",): (cli.LookalikeOptions, 2),
     ("epsilon",): (_accounting.EpsilonOptions, 2),
@@ -72,7 +73,7 @@ HOSTILE = (
 PATHS = shlex.split(
     "run run/config.json table table/train_features.csv nowhere no/such/file /proc/x /dev/null . empty ünïcode "
     "bad-config no-config old-config damaged bad-summary mine.txt ledger.json junk.json new new.csv new.npy new.png "
-    "p.npy p.csv labels.csv text.csv latin.csv nul.csv void.csv objects.npy several.npy half.npy"
+    "p.npy p.csv scores.csv labels.csv text.csv latin.csv nul.csv void.csv objects.npy several.npy half.npy"
 )
 GOOD: dict[str, tuple[str, ...]] = {  # by an option's name, where its type alone doesn't lead far
     "dataset": ("mnist", "mnist", "csv", "csv", "nosuch", "../mnist", "/"),
@@ -82,6 +83,9 @@ GOOD: dict[str, tuple[str, ...]] = {  # by an option's name, where its type alon
     "targets": ("table/train_targets_scored.csv",),
     "data": ("table/test_features.csv", "test", "p.npy", "images.npy"),
     "run": ("run",),
+    "audited": ("run", "scores.csv"),
+    "audit_canaries": ("100", "40"),
+    "claimed_epsilon": ("1", "0"),
     "folders": ("run", "."),
     "predictions": ("p.npy", "p.csv"),
     "labels": ("labels.csv",),
@@ -129,6 +133,7 @@ OFTEN = {  # what a command can hardly do without
     ("pate", "label"): ("predictions", "num_classes", "records", "output", "delta", "threshold"),
     ("pate", "analyze"): ("predictions", "num_classes", "threshold", "labels"),
     ("predict",): ("run", "data"),
+    ("audit",): ("audited",),
     ("compare",): ("folders", "output"),
     ("lookalike",): ("folder", "rows", "features", "targets", "test_rows"),
     ("epsilon",): ("noise_multiplier", "json"),
@@ -138,7 +143,7 @@ OFTEN = {  # what a command can hardly do without
 }
 OF_TABLES = ("dataset", "features", "targets", "bounds", "epochs", "batch_size", "delta")
 OF_NOISE = ("noise_multiplier", "sigma_max", "sigma_threshold", "gamma", "epsilon", "target_epsilon", "bounds_noise")
-POSITIONAL = ("run", "folders", "folder", "predictions")
+POSITIONAL = ("run", "audited", "folders", "folder", "predictions")
 
 
 class Wrong(Exception):
@@ -241,6 +246,7 @@ def _furnish(here: Path) -> None:
     Path("junk.json").write_text('{"entries": [3]}')
     Path("bounds.csv").write_text("name,lower,upper\n" + "".join(f"{n},-9,9\n" for n in ("g-0", "g-1", "g-2", "g-3")))
     Path("columns.txt").write_text("g-0\n3\ncp_time\n")
+    Path("scores.csv").write_text("score,member\n" + "".join(f"{i % 7},{i % 2}\n" for i in range(40)))
     Path("mine.txt").write_text("mine")
     Path("text.csv").write_text("a,b\nc\n")
     Path("latin.csv").write_bytes("id,größe\n1,2\n".encode("latin-1"))

@@ -52,16 +52,20 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     np.save("images.npy", np.zeros((3, 28, 28, 1), np.uint8))
     votes = np.random.default_rng(0).integers(0, 2, (250, 60))  # of 250 teachers, on 60 examples
     np.savetxt("predictions.csv", votes, fmt="%d", delimiter=",")
+    coins = np.stack([np.arange(40) % 7, np.arange(40) % 2], axis=1)
+    np.savetxt("scores.csv", coins, fmt="%d", delimiter=",", header="score,member", comments="")
     for arguments in commands():
         cli.main(smaller([there(word) for word in arguments]))
     assert len(Path("labels.csv").read_text().splitlines()) == 4
     assert len(Path("submission.csv").read_text().splitlines()) == 1001
-    assert [len(list(Path("runs").glob(f"mnist-{name}-*"))) for name in ("scattering", "mlp", "cnn")] == [1, 8, 2]
+    assert [len(list(Path("runs").glob(f"mnist-{name}-*"))) for name in ("scattering", "mlp", "cnn")] == [1, 9, 2]
     assert len(list(Path("runs").glob("mnist-pate-*"))) == 3
 
 
 def there(word: str) -> str:
     """A word of a command, with what it stands for: the first run of its kind, the data set that the tests have."""
+    if word == "runs/mnist-mlp-TIME":  # of many, the one that the command above it has just made
+        return str(max(Path("runs").glob("mnist-mlp-*"), key=lambda path: path.stat().st_mtime_ns))
     if kind := re.fullmatch(r"runs/(FIRST|mnist-scattering-TIME|mnist-pate-TIME)(.*)", word):
         name = {"FIRST": "mnist-scattering"}.get(kind[1], kind[1].removesuffix("-TIME"))
         return str(min(Path("runs").glob(f"{name}-*"))) + kind[2]
@@ -77,6 +81,7 @@ def smaller(arguments: list[str]) -> list[str]:
     options = {"--data-dir": str(FIXTURES)} | ({} if "--no-dp" in arguments else {"--delta": "1e-3"})
     if arguments[0] == "train":
         options |= {"--devices": "1"} if "--devices" in arguments else {}  # a test's process has no more
+        options |= {"--audit-canaries": "100"} if "--audit-canaries" in arguments else {}
         options |= {"--epochs": "1", "--batch-size": "64"}
         if len(arguments) > 1 and not {"--model", "--recipe"}.intersection(arguments):
             options |= {"--model": "mlp"}  # which compiles in a second; the first command trains what is the default

@@ -3,8 +3,8 @@
 A canary is an example that a fair coin put into the training data or kept out. An attack gives each a score, higher where it
 thinks that the canary was in; whoever tossed the coins knows who was (`members`). From the two come how well the attack does
 (`_attack`) and a lower bound on ε from one run (`_one_run`; by a trade-off function, `_f_dp`), whose numbers of guesses are
-chosen without a look at the coins (`_thresholds`). Of many runs counts are enough (`_counts`), and of a planted secret the losses
-of others (`_exposure`).
+chosen without a look at the coins (`_thresholds`); a `report` has all of that in figures and in words. Of many runs counts are
+enough (`_counts`), and of a planted secret the losses of others (`_exposure`).
 
 A lower bound above the ε that was claimed shows, at its confidence, that the claim is false. A small one shows nothing: another
 attack may do better.
@@ -19,4 +19,5 @@ from ._one_run import (
     epsilon_one_run_from_counts as epsilon_one_run_from_counts,
     one_run_p_value as one_run_p_value,
 )
+from ._report import Report as Report, report as report
 from ._thresholds import Bonferroni as Bonferroni, Corners as Corners, Split as Split

@@ -12,6 +12,8 @@ What epsilon doesn't cover, in private/, which nobody else may read (mode 700):
 run.json         the seed if one was given; while the run is under way, a secret and the data's fingerprint under it
 checkpoints/     while the run is under way, the two newest, with its keys
 metrics.jsonl    one line an epoch; metrics.png shows them
+canaries.npz     with --audit-canaries, the examples that were given wrong labels, and which of them the model was trained on
+audit/           what `jaxdp audit` found
 summary.json     all results, losses and times too; without privacy, model/ lies here as well
 lock             held while a process runs here
 """
@@ -31,6 +33,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .._errors import UsageError
+from ._canaries import FILE, Canaries
 from ._lock import locked
 
 PRIVATE = "private"
@@ -169,6 +172,13 @@ class RunFolder:
         stored = self._secrets()
         content = (self.path / "config.json").read_bytes() + stored["data_fingerprint"].encode()
         return hmac.new(bytes.fromhex(stored["secret"]), content, hashlib.sha256).hexdigest()
+
+    def write_canaries(self, canaries: Canaries) -> None:
+        """Write the canaries of a run that begins, all or nothing, for its owner alone."""
+        temporary = self.private / f".{FILE}.tmp"
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(canaries.to_bytes())
+        temporary.replace(self.private / FILE)
 
     def erase(self) -> None:
         """Forget keys and fingerprint, with all that a finished run has no use for; doing it again does no harm."""

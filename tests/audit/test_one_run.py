@@ -129,7 +129,9 @@ def test_neither_the_order_of_canaries_nor_the_unit_of_scores_counts_and_ties_he
         assert audit.epsilon_one_run(8 * scores[order] - 3, members[order], delta=1e-5, thresholds=thresholds) == found
     told_apart = scores + 1e-3 * rng.random(64)
     assert audit.epsilon_one_run(scores, members, delta=0) <= audit.epsilon_one_run(told_apart, members, delta=0)
-    half = rng.permutation(64) < 32  # of coins that fell unevenly, calling all of them members is right more often than not
+    half = (
+        rng.permutation(64) < 32
+    )  # of coins that fell unevenly, calling all of them members is right more often than not
     assert audit.epsilon_one_run(np.zeros(64), half, delta=0) == 0
 
 

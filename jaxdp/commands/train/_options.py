@@ -25,6 +25,7 @@ _OF_TABLES = (
     *("folds", "fold", "precision"),
 )
 _OF_SEVERAL = ("devices", "distributed", "coordinator", "num_processes", "process_id")
+_LEAST_CANARIES = 32
 _OF_MODELS = ("activation", "hidden", "scales")
 _ABOUT_RECIPES = (
     "a preset for all that is not given beside it; by default the first of these that has the model: "
@@ -190,6 +191,9 @@ class TrainOptions(OneOfSeveral):
     ledger: Path | None = None
     """JSON of what has been spent on the same data before, under the same adjacency: the statement.json of an earlier run, or a
     ledger of jaxdp.accounting; --target-epsilon is then for all of it together"""
+    audit_canaries: int | None = None
+    """give this many training examples, chosen at random, wrong labels, and train on each of them or not by a fair coin of its
+    own, so that `jaxdp audit` can say how much of that the model tells; 1000 are enough to see something"""
     microbatch_size: int | None = None
     """examples processed at once: bounds memory, changes speed only; by default what suits the device"""
     seed: int | None = None
@@ -265,6 +269,8 @@ class TrainOptions(OneOfSeveral):
         check_seed(self.seed)
         check_model(self.architecture)
         self._check_processes()
+        if self.audit_canaries is not None:
+            self._check_canaries()
         if self.is_table:
             self._check_table()
         if self.dp and not self.recipe_in_use.dp:
@@ -279,6 +285,18 @@ class TrainOptions(OneOfSeveral):
         if self.of_several and self.folds is not None and self.fold is None:
             raise UsageError(
                 f"--folds={self.folds} with several processes: they train one model together; give --fold for one after the other"
+            )
+
+    def _check_canaries(self) -> None:
+        fix = "give how many examples are to be canaries, such as 1000"
+        if _checks.count("--audit-canaries", self.audit_canaries, fix) < _LEAST_CANARIES:
+            raise UsageError(
+                f"--audit-canaries={self.audit_canaries} are too few for coins to tell anything: give {_LEAST_CANARIES} or more"
+            )
+        if self.is_table:
+            raise UsageError(
+                f"--audit-canaries={self.audit_canaries} with --dataset csv: canaries have a wrong class, and a table's records "
+                "have targets; put canaries into the files yourself, and give jaxdp audit their scores"
             )
 
     def _check_table(self) -> None:

@@ -28,6 +28,7 @@ class Problem:
         fingerprint: `fingerprint(secret)`, of all that is read of the data, tells them from others.
         public_test: whether `test` is nobody's secret: the data set's own test split, not people held back.
         spent: what preparing the data has cost.
+        weights: float32 [n], by which each example's loss counts; None where all count alike.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Problem:
     fingerprint: Fingerprints
     public_test: bool
     spent: Ledger
+    weights: np.ndarray | None = None
 
     @property
     def examples(self) -> int:

@@ -58,11 +58,12 @@ def read(options: TrainOptions, devices: Devices, progress: Progress) -> tuple[L
 
 
 def steps_take(problem: Problem, devices: Devices) -> Any:
-    """Inputs as the model has them, with labels, on every device; or the records where they lie."""
+    """Inputs as the model has them, with labels, and weights if there are any, on every device; or the records where they lie."""
     if isinstance(problem.train, Source) and not problem.model.prepares:
         return problem.train
     inputs, labels = columns(problem.train)
-    return devices.everywhere((_prepared(problem, inputs), labels[:]))
+    weights = () if problem.weights is None else (problem.weights,)
+    return devices.everywhere((_prepared(problem, inputs), labels[:], *weights))
 
 
 def evaluation_takes(problem: Problem) -> tuple[Any, np.ndarray]:

@@ -120,6 +120,8 @@ class Results:
             )
         if not self.problem.public_test:
             notes.append(_HELD_BACK)
+        if self.options.audit_canaries is not None:
+            notes.append(_canaries(self.options.audit_canaries))
         if self.options.patience is not None:
             notes.append(_early_stopping(self.options.patience, summary["steps"], run.steps))
         text = statement(run, delta=self.options.delta, spent_before=self.spent_before, notes=tuple(notes))
@@ -135,6 +137,15 @@ def _chosen_for(budget: float, accountant: str | None, *, with_ledger: bool) -> 
     return (
         f"The noise multiplier is the least with which the {str(accountant).upper()} accountant finds no more than "
         f"ε = {budget:g}{together}."
+    )
+
+
+def _canaries(number: int) -> str:
+    """Their sentence in a statement."""
+    return (
+        f"{number} of the training examples, chosen at random, have wrong labels, and a fair coin kept each of them out or left "
+        "it in: canaries, from which jaxdp audit finds a lower bound on epsilon. They were drawn, clipped and counted as all "
+        f"others, those kept out with gradients of zero. Who they are, and the coins, is in the folder {PRIVATE}/."
     )
 
 

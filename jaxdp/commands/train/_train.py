@@ -24,6 +24,7 @@ from ...dpsgd._run import DPSGD
 from ...dpsgd._state import TrainState
 from ...models import augmented
 from ...reading import Source
+from ...runs import _canaries as canaries
 from ...runs._checkpoint import Checkpoint, CheckpointFolder, here, of_first
 from ...runs._device import check_room
 from ...runs._devices import Devices, use_devices
@@ -34,6 +35,7 @@ from ...runs._loop import Loop, Totals
 from ...runs._report import ProgressDisplay, progress_display, rows_shown
 from .. import _options
 from .._sampling import cut_nearly_always
+from ._canaries import check_canaries, drawn, planted, weighted
 from ._config import config_of, keys_of
 from ._ledger import read_ledger
 from ._optimizer import optimizer, params_of
@@ -101,6 +103,7 @@ def _new(options: TrainOptions, setting: _Setting) -> Path:
         spent_before = read_ledger(options.ledger)
         problem = _problem(options, setting, spent_before)
         _check_room(setting.devices, problem)
+        check_canaries(options, problem)
         spent_before = spent_before.extend(problem.spent)
         return problem, spent_before, resolve_plan(options, problem.examples, spent_before)
 
@@ -112,6 +115,9 @@ def _new(options: TrainOptions, setting: _Setting) -> Path:
     def begun() -> RunFolder:
         folder = RunFolder.create(_path_for(options))
         setting.held.enter_context(folder.locked())
+        if options.audit_canaries is not None:
+            key = keys_of(options, config, problem, setting.entropy).key("canaries")
+            folder.write_canaries(drawn(options, problem, key))
         folder.begin(config, options.seed, problem.fingerprint, secret)
         return folder
 
@@ -211,6 +217,8 @@ class _Job:
         results = Results(self.options, self.folder, self.problem, self.plan, self.spent_before, nonce)
         with resumable(self._to_go_on), explained():
             if not self.is_trained:
+                if self.options.audit_canaries is not None:
+                    self._plant_canaries()
                 self._tell_of_the_plan()
                 with ExitStack() as opened:
                     open_ = lambda: CheckpointFolder(self.folder.checkpoints, self.folder.mark)
@@ -224,6 +232,12 @@ class _Job:
     def _to_go_on(self) -> str:
         """The command that goes on with the run."""
         return " ".join(("jaxdp train --resume", shlex.quote(str(self.folder.path)), *self.options.of_several_typed))
+
+    def _plant_canaries(self) -> None:
+        """The canaries that the run has, as the first process has them."""
+        content = from_first(lambda: canaries.read(self.folder.private))
+        found = canaries.from_bytes(content, self.folder.private / canaries.FILE)
+        self.problem = planted(self.problem, found)
 
     def _tell_of_the_plan(self) -> None:
         if lines := overruled(self.options):
@@ -269,6 +283,8 @@ class _Job:
         loss, optimize = self.problem.model.loss, optimizer(self.plan)
         if self.plan.augmentations:
             loss = augmented(loss, self.plan.augmentations)
+        if self.problem.weights is not None:
+            loss = weighted(loss)
         if self.plan.run is None:
             sizes = {"batch_size": self.plan.batch_size, "steps_per_epoch": self.plan.steps_per_epoch}
             return PlainStep(loss, optimize, **sizes, steps=self.plan.steps)

@@ -1,0 +1,240 @@
+"""`jaxdp audit`: how much a model tells of the canaries that it was trained with, beside what was claimed."""
+
+import csv
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import tyro
+from rich.console import Console
+
+from .. import _checks
+from .._errors import UsageError
+from ..audit import Report, report
+from ..runs import RunFolder, _canaries as canaries, load_run
+from ..runs._folder import close_to_others
+from ..runs._plot_of_audit import plot_audit
+from ..runs._report import two_columns
+from ._effects import Effect
+
+_COLUMNS = ("score", "member")
+_COINS = {"1": True, "true": True, "in": True, "0": False, "false": False, "out": False}
+_LONGEST = 10_000_000  # lines of a file
+_LEAST_PROBABILITY = 1e-30
+_BY_LOSS = (
+    "The attack knows each canary's wrong label and looks at the final model's loss on it. It sees no gradients and none of the "
+    "models before, and trains no models of its own to compare with, as stronger attacks do."
+)
+_OF_FILES = Effect(
+    ("delta", "claimed_epsilon"),
+    lambda job: not job.audited.is_dir(),
+    lambda _: "on a run, which has its own",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """Find a lower bound on epsilon from canaries: of a run with --audit-canaries, or from an attack's scores."""
+
+    audited: tyro.conf.Positional[Path]
+    """the folder of a run that was trained with --audit-canaries; or a .csv file with the columns score, higher where an attack
+    says that a canary was in, and member, 1 if it was and 0 if a fair coin kept it out"""
+    delta: float = 1e-5
+    """of a file: the delta at which epsilon is told"""
+    claimed_epsilon: float | None = None
+    """of a file: the epsilon that was claimed, for adding or removing one example"""
+    significance: float = 0.05
+    """the probability with which a lower bound may be too high; 0.05 is a confidence of 95 percent"""
+    output: Path | None = None
+    """folder for audit.json, audit.txt and audit.png; private/audit in the run's folder, or NAME-audit beside a file, if not
+    given"""
+    overwrite: bool = False
+    """replace what an earlier audit left there"""
+    json: bool = False
+    """print JSON"""
+    effects: ClassVar[tuple[Effect, ...]] = (_OF_FILES,)
+
+
+class _Attacked(NamedTuple):
+    """What an attack has to say: scores, coins, the claim, a sentence on the attack, and a title."""
+
+    scores: np.ndarray
+    members: np.ndarray
+    delta: float
+    claimed_epsilon: float | None
+    said: str
+    title: str
+
+
+_TITLE = "audit of {}"
+_FILES = ("audit.png", "audit.txt", "audit.json")
+
+
+def audit(options: AuditOptions) -> None:
+    """Attack, and show and write what that finds.
+
+    Raises:
+        UsageError: for what is neither a run with canaries nor a file of scores, and numbers out of range.
+        SystemExit: with code 1 where the claim is contradicted.
+    """
+    folder = options.output or _beside(options.audited)
+    _check_folder(folder, overwrite=options.overwrite)
+    attacked = _of_run(options.audited) if options.audited.is_dir() else _of_file(options)
+    found = report(
+        attacked.scores,
+        attacked.members,
+        delta=attacked.delta,
+        claimed_epsilon=attacked.claimed_epsilon,
+        significance=options.significance,
+    )
+    _write(folder, found, attacked)
+    if options.json:
+        print(json.dumps(found.to_dict(), indent=2))
+    else:
+        console = Console()
+        console.print(two_columns(f"jaxdp: {attacked.title}", [*_rows(found), ("folder", str(folder))]))
+        console.print(found.in_words(attacked.said), highlight=False, soft_wrap=True)
+    if found.contradicts:
+        raise SystemExit(1)
+
+
+def _of_run(path: Path) -> _Attacked:
+    folder = RunFolder.existing(path)
+    if not folder.is_finished:
+        raise UsageError(f"{path} is under way: end it by jaxdp train --resume {shlex.quote(str(path))}, then audit it")
+    if folder.read_json("config.json").get("command", "train") != "train":
+        raise UsageError(
+            f"{path} is no run of jaxdp train: canaries are of training; give such a run, or a file of scores"
+        )
+    planted = canaries.from_bytes(canaries.read(folder.private), folder.private / canaries.FILE)
+    run = load_run(path)
+    assert run.summary is not None
+    probabilities = run.predict(planted.inputs)
+    if planted.labels.max(initial=0) >= probabilities.shape[1] or planted.labels.min(initial=0) < 0:
+        raise UsageError(
+            f"{folder.private / canaries.FILE} has labels that the model doesn't know: the run's folder is damaged"
+        )
+    of_labels = probabilities[np.arange(len(planted.labels)), planted.labels].astype(np.float64)
+    spent, said = run.summary["epsilon"], _BY_LOSS
+    if spent is not None and run.summary["adjacency"] == "replace_one":
+        said += (
+            " The run's ε is for exchanging one example for another, and a canary that is kept out is none of these: the bound "
+            "is not held against it."
+        )
+        spent = None
+    return _Attacked(
+        scores=np.log(np.maximum(of_labels, _LEAST_PROBABILITY)),
+        members=planted.members,
+        delta=run.summary.get("delta") or run.options["delta"],
+        claimed_epsilon=None if spent is None else min(spent.values()),
+        said=said,
+        title=_TITLE.format(f"{run.summary['model']} on {run.summary['dataset']}"),
+    )
+
+
+def _of_file(options: AuditOptions) -> _Attacked:
+    scores, members = _read(options.audited)
+    delta = _checks.real("--delta", options.delta, "give the delta of the claim, such as 1e-5")
+    return _Attacked(
+        scores,
+        members,
+        delta,
+        options.claimed_epsilon,
+        "The attack's scores were given; how it got them isn't known here.",
+        _TITLE.format(options.audited.name),
+    )
+
+
+def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and coins of a CSV file."""
+    fix = f"give the folder of a run, or a .csv file with the columns {' and '.join(_COLUMNS)}"
+    scores: list[float] = []
+    members: list[bool] = []
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            names = [name.strip().lower() for name in next(reader, [])]
+            if sorted(names) != sorted(_COLUMNS):
+                raise UsageError(f"{path} has the columns {', '.join(names)[:200] or 'of an empty file'}: {fix}")
+            of_score, of_member = map(names.index, _COLUMNS)
+            for row in reader:
+                if not row:
+                    continue
+                where = f"{path}, line {reader.line_num}"
+                if len(row) != len(_COLUMNS):
+                    raise UsageError(f"{where} has {len(row)} values: give {' and '.join(_COLUMNS)}")
+                scores.append(_number(row[of_score], where))
+                coin = _COINS.get(row[of_member].strip().lower())
+                if coin is None:
+                    raise UsageError(
+                        f"{where}: member is {row[of_member][:40]!r}: give 1 for a canary that was in, or 0"
+                    )
+                members.append(coin)
+                if len(scores) > _LONGEST:
+                    raise UsageError(f"{path} has more than {_LONGEST:,} lines: give fewer canaries")
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        said = (error.strerror if isinstance(error, OSError) else None) or error
+        raise UsageError(f"{path} can't be read ({said}): {fix}") from error
+    return np.array(scores, np.float64), np.array(members, bool)
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{where}: score is {text[:40]!r}: give a number, higher for what seems to have been in"
+        ) from error
+
+
+def _beside(audited: Path) -> Path:
+    return RunFolder(audited).private / "audit" if audited.is_dir() else audited.with_name(f"{audited.stem}-audit")
+
+
+def _check_folder(folder: Path, *, overwrite: bool) -> None:
+    try:
+        there = sorted(name for name in _FILES if (folder / name).exists())
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"--output={folder} is no folder: give the name of one")
+    except OSError as error:
+        raise UsageError(f"--output={folder} can't be written ({error.strerror}): give a folder that can") from error
+    if there and not overwrite:
+        raise UsageError(
+            f"{folder} holds {there[0]} of an audit: give --overwrite to replace it, or --output elsewhere"
+        )
+
+
+def _write(folder: Path, found: Report, attacked: _Attacked) -> None:
+    """The folder of the results, for its owner alone: they are computed on canaries without noise."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        plot_audit(found, attacked.title, folder / "audit.png")
+        written = RunFolder(folder)
+        written.write_text("audit.txt", found.in_words(attacked.said) + "\n")
+        written.write_json("audit.json", found.to_dict())
+        close_to_others(folder)
+    except OSError as error:
+        raise UsageError(f"--output={folder} can't be written ({error.strerror}): give a folder that can") from error
+
+
+def _rows(found: Report) -> list[tuple[str, str]]:
+    confidence = f"{1 - found.significance:.4g}"
+    rows = [
+        ("canaries", f"{len(found.members)}, {int(np.sum(found.members))} of them trained on"),
+        ("area under the ROC", f"{found.auroc:.4f} (guessing: 0.5)"),
+        *((f"true positives at {rate:.1%} false", f"{share:.2%}") for rate, share in found.true_positives.items()),
+        ("ε, lower bound", f"{found.epsilon:.4f} at δ = {found.delta:g}, confidence {confidence}"),
+    ]
+    if found.epsilon_f_dp is not None:
+        rows.append(("ε, lower bound if Gaussian", f"{found.epsilon_f_dp:.4f}"))
+    if found.claimed_epsilon is not None:
+        rows.append(
+            (
+                "ε, claimed",
+                f"{found.claimed_epsilon:.4f}, {'CONTRADICTED' if found.contradicts else 'not contradicted'}",
+            )
+        )
+    return rows

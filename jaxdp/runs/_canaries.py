@@ -1,0 +1,58 @@
+"""A run's canaries as its folder keeps them: examples with wrong labels, and of each whether a fair coin had it trained on."""
+
+import io
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Int64, Num
+
+from .._errors import UsageError
+
+FILE = "canaries.npz"  # in the folder's private/
+
+
+class Canaries(NamedTuple):
+    """Which rows of the training data they take the places of, their inputs and wrong labels, and the coins."""
+
+    rows: Int64[np.ndarray, " canaries"]
+    inputs: Num[np.ndarray, "canaries ..."]
+    labels: Num[np.ndarray, " canaries"]
+    members: Bool[np.ndarray, " canaries"]
+
+    def to_bytes(self) -> bytes:
+        """As they are written."""
+        file = io.BytesIO()
+        np.savez(file, **self._asdict())
+        return file.getvalue()
+
+
+def from_bytes(content: bytes, path: Path) -> Canaries:
+    """The inverse; raises `UsageError`, naming the path, for what isn't as it was written."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            found = Canaries(*(stored[name] for name in Canaries._fields))
+            if (
+                len({len(each) for each in found}) != 1
+                or found.members.dtype != np.bool_
+                or found.rows.dtype != np.int64
+            ):
+                raise ValueError("its arrays don't go together")
+    except (ValueError, KeyError, OSError, EOFError, TypeError, zipfile.BadZipFile) as error:
+        raise UsageError(f"{path} can't be read ({error}): the run's folder is damaged") from error
+    return found
+
+
+def read(private: Path) -> bytes:
+    """What a run's private/ has of its canaries; raises `UsageError` where that is nothing."""
+    try:
+        return (private / FILE).read_bytes()
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{private.parent} has no canaries: train with them from the start, by jaxdp train --audit-canaries 1000"
+        ) from error
+    except OSError as error:
+        raise UsageError(
+            f"{private / FILE} can't be read ({error.strerror}): it is for the run's owner alone"
+        ) from error
