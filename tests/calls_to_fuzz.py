@@ -500,6 +500,9 @@ def _of_audit() -> Iterator[tuple[str, Call]]:
     claim = {**scored, "delta": 1e-5, "claimed_epsilon": 1.0, "significance": 0.1}
     yield "report", Call(audit.report, claim, of(audit.Report))
     yield "Report.in_words", Call(audit.report(**claim).in_words, {"attack": "By loss."}, of(str))
+    crowd = jaxdp.DPSGD(**{**RUN, "num_examples": 30})
+    among = {"run": crowd, "loss_fn": loss, "optimizer": optax.sgd(0.1), "params": PARAMS, "data": BATCH, "key": key()}
+    yield "gradient_canaries", Call(audit.gradient_canaries, among, of(audit.GradientCanaries), 0.3)
     yield "Bonferroni", Call(audit.Bonferroni, {"number": 3}, of(audit.Bonferroni))
     yield "Split", Call(audit.Split, {"fraction": 0.5, "seed": 0}, of(audit.Split))
     yield "Corners", Call(audit.Corners, {}, of(audit.Corners))

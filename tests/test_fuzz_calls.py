@@ -23,6 +23,7 @@ RESULTS = {  # what functions return, which nobody needs to make, and what other
         "ClippedSum",
         "Clipping",
         "Change",
+        "GradientCanaries",
         "DrawSums",
         "Summing",
         "Examples",

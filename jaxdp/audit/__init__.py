@@ -14,6 +14,7 @@ from ._attack import attack_auroc as attack_auroc, tpr_at_fpr as tpr_at_fpr
 from ._counts import epsilon_clopper_pearson as epsilon_clopper_pearson
 from ._exposure import exposure_by_extrapolation as exposure_by_extrapolation, exposure_by_rank as exposure_by_rank
 from ._f_dp import epsilon_one_run_f_dp as epsilon_one_run_f_dp
+from ._gradients import GradientCanaries as GradientCanaries, gradient_canaries as gradient_canaries
 from ._one_run import (
     epsilon_one_run as epsilon_one_run,
     epsilon_one_run_from_counts as epsilon_one_run_from_counts,

@@ -52,6 +52,7 @@ class Domain(enum.IntEnum):
     DISTORTED = 2**31 - 25
     ERASED = 2**31 - 26
     AUGMENTED = 2**31 - 27
+    CANARIES = 2**31 - 28
 
 
 def own_key(key: Key[Array, "*shape"], domain: Domain) -> Key[Array, "*shape"]:

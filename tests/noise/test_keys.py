@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import jaxdp
-from jaxdp import mechanisms, noise, pate, sampling
+from jaxdp import audit, mechanisms, noise, pate, sampling
 from jaxdp.clipping import Quantile
 from jaxdp.commands.pate._release import release
 from jaxdp.data._scaling import estimated_bounds
@@ -89,6 +89,7 @@ ENTRIES: dict[str, Callable[[Any], Any]] = {
         _stop, _stop, jnp.ones((2, 3)), np.array([0, 1]), optimizer=optax.sgd(0.1), steps=1, key=key,
         mildly=_stop, strongly=_stop,
     ),
+    "gradient_canaries": lambda key: audit.gradient_canaries(RUN, _stop, optax.sgd(0.1), {}, np.ones(2), key=key),
     "distorted": lambda key: distorted(key, jnp.zeros((28, 28, 1), jnp.uint8)),
     "erased": lambda key: erased(key, jnp.zeros((28, 28, 1))),
     "augmented": lambda key: augmented(lambda params, example: jnp.sum(example[0]), 2)(0.0, (jnp.zeros((9, 9, 1)), 0), rng=key),
