@@ -1,7 +1,7 @@
 """How close attacks come to the claimed ε on MNIST: wrong labels against the final model, gradient canaries against every step.
 
     python benchmarks/audit.py                 # ε = 1 and 8 and none, five seeds: a quarter of an hour on two cores
-    python benchmarks/audit.py --quick         # one seed of a few steps
+    python benchmarks/audit.py --quick         # each attack once, on a few steps
 
 Writes audit.json and audit.png to RESULTS/DEVICE. A lower bound above a claim ends it with exit code 1.
 """
@@ -35,15 +35,17 @@ def main() -> None:
     """Attack, write and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one seed, few steps and canaries: to see that it runs")
+    parser.add_argument(
+        "--quick", action="store_true", help="each attack once, with few steps and canaries: to see that it runs"
+    )
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     found = []
     for seed in track(range(1 if options.quick else options.seeds), "seeds"):
-        for epsilon in EPSILONS:
+        for epsilon in EPSILONS[-1:] if options.quick else EPSILONS:
             found.append(white_box(epsilon, seed, quick=options.quick))
             print(found[-1], flush=True)
-        for epsilon in (*EPSILONS, None):
+        for epsilon in (*(() if options.quick else EPSILONS), None):
             found.append(by_loss(epsilon, seed, quick=options.quick))
             print(found[-1], flush=True)
     folder = record.write(options.results, "audit", {"figures": found})

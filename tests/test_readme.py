@@ -29,7 +29,7 @@ def commands() -> list[list[str]]:
 @pytest.mark.slow
 def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(blocks("python")) == 11
+    assert len(blocks("python")) == 12
     names: dict[str, Any] = {}
     for block in blocks("python"):
         exec(block.replace("steps=200", "steps=2"), names)  # which writes images.npy, and reads it

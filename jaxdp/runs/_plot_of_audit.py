@@ -32,7 +32,7 @@ def _draw_roc(axis: Any, report: Report) -> None:
         np.maximum(share(outside), least),
         np.maximum(share(inside), least),
         color=_IN,
-        drawstyle="steps-post",
+        drawstyle="steps-pre",
         label=f"attack, area {report.auroc:.3f}",
     )
     axis.plot([least, 1], [least, 1], "--", color="gray", linewidth=1, label="guessing, area 0.5")

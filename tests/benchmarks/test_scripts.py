@@ -19,6 +19,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("clipping.py --workloads mlp --pairs 2 --methods auto", "clipping.json"),
         ("pate.py --repeats 1", "pate.json"),
         ("reading.py --quick", "reading-quick.json"),
+        ("audit.py --quick", "audit.png"),
     ],
 )
 def test_a_benchmark_runs_and_leaves_its_results(command: str, left: str, tmp_path: Path) -> None:
