@@ -4,8 +4,8 @@ A canary is an example that a fair coin put into the training data or kept out. 
 thinks that the canary was in; whoever tossed the coins knows who was (`members`). From the two come how well the attack does
 (`_attack`) and a lower bound on ε from one run (`_one_run`; by a trade-off function, `_f_dp`), whose numbers of guesses are
 chosen without a look at the coins (`_thresholds`); a `report` has all of that in figures and in words. Of many runs counts are
-enough (`_counts`), and of a planted secret the losses of others (`_exposure`). Canaries that are gradients, seen at every step, are
-the strongest (`_gradients`).
+enough (`_counts`), and of a planted secret the losses of others (`_exposure`). Canaries that are gradients, seen at every step,
+are the strongest (`_gradients`).
 
 A lower bound above the ε that was claimed shows, at its confidence, that the claim is false. A small one shows nothing: another
 attack may do better.

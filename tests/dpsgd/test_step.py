@@ -100,6 +100,28 @@ def test_an_optimizer_of_any_kind_that_needs_gradients_alone_is_not(make: Callab
     jax.eval_shape(RUN.make_step(loss, make()).init, PARAMS, jax.random.key(0))
 
 
+def keeps_the_parameters_twice(params: Any) -> Any:
+    return params, params, (jnp.zeros(3),) * 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: optax.GradientTransformation(
+            keeps_the_parameters_twice, lambda means, state, params=None: (means, state)
+        ),
+        pytest.param(optax.contrib.prodigy, marks=pytest.mark.slow),
+        pytest.param(optax.contrib.dog, marks=pytest.mark.slow),
+    ],
+)
+def test_an_optimizer_that_keeps_the_parameters_has_them_to_itself(make: Callable[[], Any]) -> None:
+    step = RUN.make_step(loss, make())
+    state = step.init(PARAMS, jax.random.key(0))
+    for _ in range(2):
+        state, _ = step(state, DATA)
+    assert state.step == 2
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [
