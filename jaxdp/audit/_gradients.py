@@ -192,10 +192,11 @@ def _with_canaries(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
     """The loss of one example, of the problem's own or a canary, which has some example of the problem beside it."""
 
     def loss(params: Params, example: Example, **rng: Any) -> Any:
-        own, index, weight = example
-        found = loss_fn(params["model"], own, **rng)
+        of_problem, index, weight = example
+        found = loss_fn(params["model"], of_problem, **rng)
         value, aux = found if isinstance(found, tuple) else (found, None)
-        pull = weight * _PULL * params["canaries"][jnp.maximum(index, 0)]
+        own = jnp.take(params["canaries"], jnp.maximum(index, 0)[None], axis=0, mode="clip")[0]  # a lookup, as of words
+        pull = weight * _PULL * own
         value = jnp.where(index < 0, value, pull.astype(value.dtype))
         return (value, aux) if isinstance(found, tuple) else value
 
