@@ -125,6 +125,40 @@ def two_axis_lookup(program: Program) -> None:
     program.add(lambda p, x, rows: rows + p[table][x[a], x[b]], f"lookup on two axes by {kind}")
 
 
+def single_rows(program: Program) -> None:
+    """Rows, columns and entries at one index each, which JAX writes as dynamic slices; a few indices lie outside."""
+    kind, how = (
+        program.one_of(*INTEGERS),
+        program.one_of("row", "row", "column", "entry", "two axes", "mapped", "slice"),
+    )
+    entries, width = program.one_of(3, 7, 130, 300), program.width
+    shapes = {"column": (width, entries), "entry": (entries,), "two axes": (entries, 3, width)}
+    info = np.iinfo(kind)
+    low, high = (0, entries) if program.random.random() < 0.7 else (-entries - 3, entries + 100)
+    low, high = max(low, int(info.min)), min(high, int(info.max) + 1)
+    ids = program.random.integers(low, high, size=(program.batch, 3)).astype(kind)
+    name, table = program.data(ids), program.weight(*shapes.get(how, (entries, width)))
+    alone = how == "slice" or entries - 1 > info.max  # where JAX itself refuses an index of that type
+
+    def found(p: Any, i: Any, j: Any) -> Any:
+        weight = p[table]
+        if how == "column":
+            return jax.lax.dynamic_slice(weight, (j * 0, i), (width, 1))[:, 0] if alone else weight[:, i]
+        if how == "entry":
+            return jax.lax.dynamic_slice(weight, (i,), (1,))[0] if alone else weight[i]
+        if how == "two axes":
+            return jax.lax.dynamic_slice(weight, (i, j, j), (1, 1, width))[0, 0] if alone else weight[i, j % 3]
+        return jax.lax.dynamic_slice(weight, (i, j), (1, width))[0] if alone else weight[i]
+
+    def layer(p: Any, x: Any, rows: Any) -> Any:
+        if how == "mapped":
+            return rows + jnp.sum(jax.lax.map(lambda i: found(p, i, i), x[name]), axis=0)
+        first, second, third = x[name]
+        return rows + found(p, first, second) * jnp.tanh(found(p, third, first))
+
+    program.add(layer, f"single rows of {entries} by {kind}, {how}")
+
+
 def convolution(program: Program) -> None:
     side, channels = program.one_of(3, 5), program.one_of(1, 2, 8)
     groups, width = program.one_of(1, channels), program.width
@@ -146,7 +180,7 @@ def convolution(program: Program) -> None:
     program.add(layer, f"convolution of {side}x{side}x{channels} in {groups} groups")
 
 
-SOURCES = (numbers, lookup, two_axis_lookup, convolution)
+SOURCES = (numbers, lookup, two_axis_lookup, single_rows, convolution)
 
 
 # Layers: each takes rows to rows of a width that it chooses.
@@ -442,6 +476,7 @@ LAYERS = (
     regulariser,
     lookup,
     two_axis_lookup,
+    single_rows,
     convolution,
 )
 

@@ -128,6 +128,18 @@ def linen_embedding() -> Problem:
 
 
 @model
+def recommender() -> Problem:
+    """Matrix factorisation: a row of each table at one index, which is no gather."""
+    params = {"users": normal(0, 40, 6), "items": normal(1, 30, 6), "bias": normal(2, 30)}
+
+    def loss(params: Any, example: Any) -> Any:
+        user, item, rating = example
+        return (jnp.dot(params["users"][user], params["items"][item]) + params["bias"][item] - rating) ** 2
+
+    return loss, params, (integers(0, 40, 6), integers(0, 30, 6), normal(3, 6))
+
+
+@model
 def linen_attention() -> Problem:
     return of_linen(nn.MultiHeadDotProductAttention(2, qkv_features=8), normal(0, 6, 5, 8))
 

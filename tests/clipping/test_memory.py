@@ -29,6 +29,7 @@ def temporary_bytes(fn: Any, *args: Any) -> int:
     "name",
     [
         "siamese_net",
+        "recommender",
         pytest.param("tied_embedding_language_model", marks=pytest.mark.slow),
         pytest.param("linen_lstm", marks=pytest.mark.slow),
         pytest.param("linen_scanned_transformer", marks=pytest.mark.slow),

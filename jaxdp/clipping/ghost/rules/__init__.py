@@ -8,6 +8,7 @@ that covers a use has it.
 from ._conv import CONVOLUTION
 from ._dot import DOT
 from ._embedding import LOOKUP
+from ._row import ROW
 from ._rule import (
     INDICES as INDICES,
     REAL as REAL,
@@ -18,4 +19,4 @@ from ._rule import (
     Rule as Rule,
 )
 
-RULES: tuple[Rule, ...] = (DOT, CONVOLUTION, LOOKUP)
+RULES: tuple[Rule, ...] = (DOT, CONVOLUTION, LOOKUP, ROW)

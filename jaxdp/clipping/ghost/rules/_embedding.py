@@ -20,7 +20,7 @@ from ._rule import INDICES, Dense, Layout, OneHot, OuterProducts, Rule, knows_se
 _SETTINGS = frozenset(
     {"dimension_numbers", "fill_value", "indices_are_sorted", "mode", "slice_sizes", "unique_indices"}
 )
-_MOST_ENTRIES = 2**31 - 1  # an entry's number is an int32
+MOST_ENTRIES = 2**31 - 1  # an entry's number is an int32
 _COMPARE_ALL_PAIRS_BELOW = 256
 
 
@@ -33,7 +33,7 @@ def covers(eqn: Eqn, operand: int) -> bool:
     whole = all(
         size == (1 if axis in looked_up else table.shape[axis]) for axis, size in enumerate(eqn.params["slice_sizes"])
     )
-    counted = math.prod(table.shape[axis] for axis in looked_up) <= _MOST_ENTRIES
+    counted = math.prod(table.shape[axis] for axis in looked_up) <= MOST_ENTRIES
     every = sorted(numbers.start_index_map) == list(looked_up)
     return whole and counted and every and not numbers.operand_batching_dims
 
