@@ -120,7 +120,7 @@ def report(
         >>> members = rng.random(1000) < 0.5
         >>> found = report(rng.normal(size=1000) + 3 * members, members, delta=1e-5, claimed_epsilon=2.0)
         >>> found.contradicts, round(found.auroc, 3)
-        (True, 0.985)
+        (True, 0.983)
     """
     given, delta, level = tossed(scores, members), checked_delta(delta), checked_significance(significance)
     if claimed_epsilon is not None:

@@ -165,6 +165,8 @@ def test_a_run_with_canaries_that_is_broken_off_goes_on_to_the_same_result(
     file.write_bytes(content[: len(content) // 2])
     assert "the run's folder is damaged" in refused(["train", "--resume", str(tmp_path / "run")], capsys)
     file.write_bytes(content)
+    from_disk = ["train", "--resume", str(tmp_path / "run"), "--reading", "disk"]
+    assert "give --reading memory" in refused(from_disk, capsys)
     cli.main(["train", "--resume", str(tmp_path / "run")])
     assert content == (tmp_path / "whole" / "private" / canaries.FILE).read_bytes()
     if train is TRAIN:

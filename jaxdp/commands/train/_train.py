@@ -145,6 +145,7 @@ def _resumed(options: TrainOptions, setting: _Setting) -> Path:
     def prepared() -> Problem:
         problem = _problem(options, setting, Ledger())
         _check_room(setting.devices, problem)
+        check_canaries(options, problem)
         return problem
 
     problem = all_well(prepared)
