@@ -127,8 +127,10 @@ def test_neither_the_order_of_canaries_nor_the_unit_of_scores_counts_and_ties_he
     for thresholds in (Bonferroni(), Bonferroni(None), Corners()):
         found = audit.epsilon_one_run(scores, members, delta=1e-5, thresholds=thresholds)
         assert audit.epsilon_one_run(8 * scores[order] - 3, members[order], delta=1e-5, thresholds=thresholds) == found
-    told_apart = scores + 1e-3 * rng.random(64)
-    assert audit.epsilon_one_run(scores, members, delta=0) <= audit.epsilon_one_run(told_apart, members, delta=0)
+    with_ties, told_apart = (
+        audit.epsilon_one_run(each, members, delta=0) for each in (scores, scores + 1e-3 * rng.random(64))
+    )
+    assert with_ties <= told_apart + 1e-8  # each is found to some digits
     half = (
         rng.permutation(64) < 32
     )  # of coins that fell unevenly, calling all of them members is right more often than not
