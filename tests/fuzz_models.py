@@ -131,14 +131,14 @@ def single_rows(program: Program) -> None:
         program.one_of(*INTEGERS),
         program.one_of("row", "row", "column", "entry", "two axes", "mapped", "slice"),
     )
-    entries, width = program.one_of(3, 7, 130, 300), program.width
+    info = np.iinfo(kind)  # of longer tables, JAX 0.10 clamps an index of that type at a wrong end, but not under vmap
+    entries, width = program.one_of(*(n for n in (3, 7, 128, 130, 256, 300) if n - 1 <= info.max)), program.width
     shapes = {"column": (width, entries), "entry": (entries,), "two axes": (entries, 3, width)}
-    info = np.iinfo(kind)
     low, high = (0, entries) if program.random.random() < 0.7 else (-entries - 3, entries + 100)
     low, high = max(low, int(info.min)), min(high, int(info.max) + 1)
     ids = program.random.integers(low, high, size=(program.batch, 3)).astype(kind)
     name, table = program.data(ids), program.weight(*shapes.get(how, (entries, width)))
-    alone = how == "slice" or entries - 1 > info.max  # where JAX itself refuses an index of that type
+    alone = how == "slice" or entries > info.max  # where JAX itself refuses an index of that type
 
     def found(p: Any, i: Any, j: Any) -> Any:
         weight = p[table]
