@@ -22,9 +22,9 @@ from rich.progress import track
 
 import jaxdp
 from jaxdp import audit, data
+from jaxdp.commands._audit import attacked_by_loss
 from jaxdp.commands.train import TrainOptions, train
 from jaxdp.models import classifier
-from jaxdp.runs import _canaries as canaries
 
 DELTA = 1e-5
 EPSILONS = (1.0, 8.0)
@@ -94,11 +94,10 @@ def by_loss(epsilon: float | None, seed: int, *, quick: bool) -> Figures:
             seed=seed,
             output=Path(room) / "run",
         )
-        run = train(options, Console(quiet=True))
-        planted = canaries.from_bytes(canaries.read(run.path / "private"), run.path)
-        of_labels = run.predict(planted.inputs)[np.arange(len(planted.labels)), planted.labels]
-        claim = run.summary["epsilon"]["pld"] if run.summary and epsilon else None
-    found = audit.report(of_labels, planted.members, delta=DELTA, claimed_epsilon=claim)
+        attacked = attacked_by_loss(train(options, Console(quiet=True)).path)
+    found = audit.report(
+        attacked.scores, attacked.members, delta=attacked.delta, claimed_epsilon=attacked.claimed_epsilon
+    )
     return {"attack": "loss", "seed": seed, "seconds": time.perf_counter() - started} | found.to_dict()
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Key
 from .. import _checks
 from .._errors import UsageError
 from .._types import Example, LossFn, Params
-from ..clipping import takes_rng
+from ..clipping._inputs import taking_rng_as
 from ..dpsgd import DPSGD
 from ..noise._keys import Domain, own_key
 from ..transforms import check_transform
@@ -158,7 +158,7 @@ def gradient_canaries(
     members = np.asarray(jax.random.uniform(own_key(key, Domain.CANARIES), (number,)) < 0.5)
     index = np.concatenate([np.full(rows, -1, np.int32), np.arange(number, dtype=np.int32)])
     weight = np.concatenate([np.ones(rows, np.float32), members.astype(np.float32)])
-    like_the_first = jax.tree.map(lambda leaf: leaf[np.minimum(np.arange(rows + number), rows) % rows], data)
+    like_the_first = jax.tree.map(lambda leaf: leaf[np.r_[:rows, np.zeros(number, int)]], data)
     ratio = _log_likelihood_ratio(run)
     inner = optax.with_extra_args_support(optimizer)
 
@@ -200,7 +200,4 @@ def _with_canaries(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
         value = jnp.where(index < 0, value, pull.astype(value.dtype))
         return (value, aux) if isinstance(found, tuple) else value
 
-    def loss_with_rng(params: Params, example: Example, *, rng: Any) -> Any:
-        return loss(params, example, rng=rng)
-
-    return loss_with_rng if takes_rng(loss_fn) else lambda params, example: loss(params, example)
+    return taking_rng_as(loss_fn, loss)

@@ -12,7 +12,8 @@ from ._canaries import tossed
 from ._f_dp import epsilon_one_run_f_dp
 from ._one_run import checked_delta, checked_significance, epsilon_one_run
 
-FALSE_ALARMS = (0.001, 0.01)  # shares at which the true positive rate is told
+_FALSE_ALARMS = (0.001, 0.01)  # shares at which the true positive rate is told
+_NOT_KNOWN = "The attack's scores were given; how it got them isn't known here."
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Report:
             "epsilon_f_dp": self.epsilon_f_dp,
         }
 
-    def in_words(self, attack: str = "The attack's scores were given; how it got them isn't known here.") -> str:
+    def in_words(self, attack: str = _NOT_KNOWN) -> str:
         """A paragraph for whoever answers for the data: what was tried, what came out, and what that doesn't show.
 
         Args:
@@ -133,7 +134,7 @@ def report(
         significance=level,
         claimed_epsilon=claimed_epsilon,
         auroc=attack_auroc(*given),
-        true_positives={rate: tpr_at_fpr(*given, fpr=rate) for rate in FALSE_ALARMS},
+        true_positives={rate: tpr_at_fpr(*given, fpr=rate) for rate in _FALSE_ALARMS},
         epsilon=epsilon_one_run(*given, **asked),
         epsilon_f_dp=epsilon_one_run_f_dp(*given, **asked) if delta else None,
     )

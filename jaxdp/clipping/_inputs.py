@@ -1,6 +1,7 @@
 """Checks of the arguments of a gradient function, before anything is compiled."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -140,6 +141,13 @@ def takes_rng(loss_fn: LossFn) -> bool:
         return "rng" in inspect.signature(loss_fn).parameters
     except (TypeError, ValueError):  # of a builtin
         return False
+
+
+def taking_rng_as(loss_fn: LossFn, loss: Callable[..., Any]) -> Callable[..., Any]:
+    """`loss(params, example, **keywords)` as a loss that takes `rng=` where `loss_fn` does, and else nothing more."""
+    if takes_rng(loss_fn):
+        return lambda params, example, *, rng: loss(params, example, rng=rng)
+    return lambda params, example: loss(params, example)
 
 
 def loss_of_example(loss_fn: LossFn, params: Params, example: Example, key: Any, shared: tuple[Any, ...]) -> Any:

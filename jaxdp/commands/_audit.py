@@ -1,6 +1,7 @@
 """`jaxdp audit`: how much a model tells of the canaries that it was trained with, beside what was claimed."""
 
 import csv
+import itertools
 import json
 import shlex
 from dataclasses import dataclass
@@ -58,18 +59,17 @@ class AuditOptions:
     effects: ClassVar[tuple[Effect, ...]] = (_OF_FILES,)
 
 
-class _Attacked(NamedTuple):
-    """What an attack has to say: scores, coins, the claim, a sentence on the attack, and a title."""
+class Attacked(NamedTuple):
+    """What an attack has to say: scores, coins, the claim, what was attacked, and a sentence on the attack if it is known."""
 
     scores: np.ndarray
     members: np.ndarray
     delta: float
     claimed_epsilon: float | None
-    said: str
-    title: str
+    name: str
+    said: tuple[str, ...] = ()
 
 
-_TITLE = "audit of {}"
 _FILES = ("audit.png", "audit.txt", "audit.json")
 
 
@@ -82,7 +82,7 @@ def audit(options: AuditOptions) -> None:
     """
     folder = options.output or _beside(options.audited)
     _check_folder(folder, overwrite=options.overwrite)
-    attacked = _of_run(options.audited) if options.audited.is_dir() else _of_file(options)
+    attacked = attacked_by_loss(options.audited) if options.audited.is_dir() else _of_file(options)
     found = report(
         attacked.scores,
         attacked.members,
@@ -95,13 +95,14 @@ def audit(options: AuditOptions) -> None:
         print(json.dumps(found.to_dict(), indent=2))
     else:
         console = Console()
-        console.print(two_columns(f"jaxdp: {attacked.title}", [*_rows(found), ("folder", str(folder))]))
-        console.print(found.in_words(attacked.said), highlight=False, soft_wrap=True)
+        console.print(two_columns(f"jaxdp: audit of {attacked.name}", [*_rows(found), ("folder", str(folder))]))
+        console.print(found.in_words(*attacked.said), highlight=False, soft_wrap=True)
     if found.contradicts:
         raise SystemExit(1)
 
 
-def _of_run(path: Path) -> _Attacked:
+def attacked_by_loss(path: Path) -> Attacked:
+    """The canaries of a finished run, by the final model's loss on each; raises `UsageError` for another folder."""
     folder = RunFolder.existing(path)
     if not folder.is_finished:
         raise UsageError(f"{path} is under way: end it by jaxdp train --resume {shlex.quote(str(path))}, then audit it")
@@ -125,69 +126,57 @@ def _of_run(path: Path) -> _Attacked:
             "is not held against it."
         )
         spent = None
-    return _Attacked(
+    return Attacked(
         scores=np.log(np.maximum(of_labels, _LEAST_PROBABILITY)),
         members=planted.members,
         delta=run.summary.get("delta") or run.options["delta"],
         claimed_epsilon=None if spent is None else min(spent.values()),
-        said=said,
-        title=_TITLE.format(f"{run.summary['model']} on {run.summary['dataset']}"),
+        name=f"{run.summary['model']} on {run.summary['dataset']}",
+        said=(said,),
     )
 
 
-def _of_file(options: AuditOptions) -> _Attacked:
+def _of_file(options: AuditOptions) -> Attacked:
     scores, members = _read(options.audited)
     delta = _checks.real("--delta", options.delta, "give the delta of the claim, such as 1e-5")
-    return _Attacked(
-        scores,
-        members,
-        delta,
-        options.claimed_epsilon,
-        "The attack's scores were given; how it got them isn't known here.",
-        _TITLE.format(options.audited.name),
-    )
+    return Attacked(scores, members, delta, options.claimed_epsilon, options.audited.name)
 
 
 def _read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Scores and coins of a CSV file."""
     fix = f"give the folder of a run, or a .csv file with the columns {' and '.join(_COLUMNS)}"
-    scores: list[float] = []
-    members: list[bool] = []
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
             names = [name.strip().lower() for name in next(reader, [])]
             if sorted(names) != sorted(_COLUMNS):
                 raise UsageError(f"{path} has the columns {', '.join(names)[:200] or 'of an empty file'}: {fix}")
-            of_score, of_member = map(names.index, _COLUMNS)
-            for row in reader:
-                if not row:
-                    continue
-                where = f"{path}, line {reader.line_num}"
-                if len(row) != len(_COLUMNS):
-                    raise UsageError(f"{where} has {len(row)} values: give {' and '.join(_COLUMNS)}")
-                scores.append(_number(row[of_score], where))
-                coin = _COINS.get(row[of_member].strip().lower())
-                if coin is None:
-                    raise UsageError(
-                        f"{where}: member is {row[of_member][:40]!r}: give 1 for a canary that was in, or 0"
-                    )
-                members.append(coin)
-                if len(scores) > _LONGEST:
-                    raise UsageError(f"{path} has more than {_LONGEST:,} lines: give fewer canaries")
+            lines = (_canary(names, row, f"{path}, line {reader.line_num}") for row in reader if row)
+            found = list(itertools.islice(lines, _LONGEST + 1))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         said = (error.strerror if isinstance(error, OSError) else None) or error
         raise UsageError(f"{path} can't be read ({said}): {fix}") from error
+    if len(found) > _LONGEST:
+        raise UsageError(f"{path} has more than {_LONGEST:,} lines: give fewer canaries")
+    scores, members = zip(*found, strict=True) if found else ((), ())
     return np.array(scores, np.float64), np.array(members, bool)
 
 
-def _number(text: str, where: str) -> float:
+def _canary(names: list[str], row: list[str], where: str) -> tuple[float, bool]:
+    """A line's score and coin."""
+    if len(row) != len(names):
+        raise UsageError(f"{where} has {len(row)} values: give {' and '.join(_COLUMNS)}")
+    score, member = (row[names.index(name)] for name in _COLUMNS)
+    coin = _COINS.get(member.strip().lower())
     try:
-        return float(text)
+        number = float(score)
     except ValueError as error:
         raise UsageError(
-            f"{where}: score is {text[:40]!r}: give a number, higher for what seems to have been in"
+            f"{where}: score is {score[:40]!r}: give a number, higher for what seems to have been in"
         ) from error
+    if coin is None:
+        raise UsageError(f"{where}: member is {member[:40]!r}: give 1 for a canary that was in, or 0")
+    return number, coin
 
 
 def _beside(audited: Path) -> Path:
@@ -207,13 +196,13 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
         )
 
 
-def _write(folder: Path, found: Report, attacked: _Attacked) -> None:
+def _write(folder: Path, found: Report, attacked: Attacked) -> None:
     """The folder of the results, for its owner alone: they are computed on canaries without noise."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        plot_audit(found, attacked.title, folder / "audit.png")
+        plot_audit(found, f"audit of {attacked.name}", folder / "audit.png")
         written = RunFolder(folder)
-        written.write_text("audit.txt", found.in_words(attacked.said) + "\n")
+        written.write_text("audit.txt", found.in_words(*attacked.said) + "\n")
         written.write_json("audit.json", found.to_dict())
         close_to_others(folder)
     except OSError as error:

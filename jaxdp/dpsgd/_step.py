@@ -100,10 +100,8 @@ class PrivateStep:
         check_suitable(self._optimizer, params)
         opt_state = self._optimizer.init(params)
         check_numbers(opt_state)
-        own = lambda leaf: jnp.array(leaf, copy=True) if isinstance(leaf, jax.Array) else leaf
-        opt_state = jax.tree.map(
-            own, opt_state
-        )  # steps donate it: some optimizers keep the parameters, or one array twice
+        # Steps donate it, and some optimizers keep the parameters, or one array twice.
+        opt_state = jax.tree.map(lambda x: jnp.array(x, copy=True) if isinstance(x, jax.Array) else x, opt_state)
         return self._start(params, opt_state, RunKeys.split_from(key), Ledger())
 
     def continue_from(self, state: TrainState, key: Key[Array, ""]) -> TrainState:

@@ -33,11 +33,10 @@ def from_bytes(content: bytes, path: Path) -> Canaries:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             found = Canaries(*(stored[name] for name in Canaries._fields))
-            if (
-                len({len(each) for each in found}) != 1
-                or found.members.dtype != np.bool_
-                or found.rows.dtype != np.int64
-            ):
+            kinds = (found.rows.dtype, np.int64), (found.labels.dtype, np.integer), (found.members.dtype, np.bool_)
+            vectors = all(each.ndim == 1 for each in (found.rows, found.labels, found.members))
+            alike = len({len(each) for each in found}) == 1
+            if not (vectors and alike and all(np.issubdtype(dtype, kind) for dtype, kind in kinds)):
                 raise ValueError("its arrays don't go together")
     except (ValueError, KeyError, OSError, EOFError, TypeError, zipfile.BadZipFile) as error:
         raise UsageError(f"{path} can't be read ({error}): the run's folder is damaged") from error

@@ -33,7 +33,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from .._errors import UsageError
-from ._canaries import FILE, Canaries
 from ._lock import locked
 
 PRIVATE = "private"
@@ -173,13 +172,6 @@ class RunFolder:
         content = (self.path / "config.json").read_bytes() + stored["data_fingerprint"].encode()
         return hmac.new(bytes.fromhex(stored["secret"]), content, hashlib.sha256).hexdigest()
 
-    def write_canaries(self, canaries: Canaries) -> None:
-        """Write the canaries of a run that begins, all or nothing, for its owner alone."""
-        temporary = self.private / f".{FILE}.tmp"
-        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(canaries.to_bytes())
-        temporary.replace(self.private / FILE)
-
     def erase(self) -> None:
         """Forget keys and fingerprint, with all that a finished run has no use for; doing it again does no harm."""
         if self.checkpoints.exists():
@@ -224,17 +216,21 @@ class RunFolder:
 
     def write_text(self, name: str, content: str) -> None:
         """Write a text file, all or nothing; for its owner alone in private/."""
+        self.write_bytes(name, content.encode())
+
+    def write_bytes(self, name: str, content: bytes) -> None:
+        """Write a file, all or nothing; for its owner alone in private/."""
         target = self.path / name
         temporary = target.with_name(f".{target.name}.tmp")
-        with self._open(temporary, "w") as file:
+        with self._open(temporary, "wb") as file:
             file.write(content)
         temporary.replace(target)
 
-    def _open(self, path: Path, mode: str) -> IO[str]:
+    def _open(self, path: Path, mode: str) -> IO[bytes]:
         if path.parent != self.private:
-            return path.open(mode, encoding="utf-8")
+            return open(path, mode)
         self.make_private()
-        return open(path, mode, encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600))
+        return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
 
     def read_json(self, name: str) -> Any:
         """The content of a JSON file; raises `UsageError` where it is missing or damaged."""
@@ -264,8 +260,8 @@ class RunFolder:
 
     def add_metrics(self, record: dict[str, Any]) -> None:
         """Record one more epoch."""
-        with self._open(self.path / _METRICS, "a") as file:
-            file.write(json.dumps(record) + "\n")
+        with self._open(self.path / _METRICS, "ab") as file:
+            file.write(f"{json.dumps(record)}\n".encode())
 
 
 def close_to_others(path: Path) -> None:

@@ -131,9 +131,7 @@ def test_neither_the_order_of_canaries_nor_the_unit_of_scores_counts_and_ties_he
         audit.epsilon_one_run(each, members, delta=0) for each in (scores, scores + 1e-3 * rng.random(64))
     )
     assert with_ties <= told_apart + 1e-8  # each is found to some digits
-    half = (
-        rng.permutation(64) < 32
-    )  # of coins that fell unevenly, calling all of them members is right more often than not
+    half = rng.permutation(64) < 32  # calling all of them members is right half of the time
     assert audit.epsilon_one_run(np.zeros(64), half, delta=0) == 0
 
 

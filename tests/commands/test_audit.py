@@ -115,7 +115,7 @@ def test_an_example_that_its_coin_keeps_out_adds_nothing() -> None:
         return -jax.nn.log_softmax(example[0] @ params["w"])[example[1]]
 
     for method in ("vmap", "ghost"):
-        clipped = lambda loss, method=method: jaxdp.clipped_grad(loss, clip_norm=0.5, method=method)
+        clipped = lambda loss, method=method: jax.jit(jaxdp.clipped_grad(loss, clip_norm=0.5, method=method))
         with_weights = clipped(weighted(loss))(params, (inputs, labels, weights), mask=jnp.ones(6, bool))
         kept = weights > 0
         without = clipped(loss)(params, (inputs[kept], labels[kept]), mask=jnp.ones(4, bool))

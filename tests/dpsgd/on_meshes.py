@@ -1,7 +1,7 @@
 """Runs on meshes of eight devices, against one device: a process of its own, since devices are counted where JAX starts.
 
-By hand, all layouts and what is tried beside them, or those that are named (`beside` is the rest), and with
-`--of ADDRESS NUMBER OWN` first as one of several processes:
+By hand, all layouts and what is tried beside them, or those that are named (`some`, `others` and `beside` are the three parts
+of all of that), and with `--of ADDRESS NUMBER OWN` first as one of several processes:
 
     XLA_FLAGS=--xla_force_host_platform_device_count=8 python tests/dpsgd/on_meshes.py rows
 """
@@ -135,7 +135,12 @@ LAYOUTS = {
 }
 
 
-def main(chosen: list[str]) -> None:
+PARTS = {"some": list(LAYOUTS)[::2], "others": list(LAYOUTS)[1::2]}
+
+
+def main(named: list[str]) -> None:
+    chosen = [layout for name in named for layout in PARTS.get(name, [name])]
+    assert {*LAYOUTS, "beside"}.issuperset(chosen), f"{named}: there are {', '.join((*LAYOUTS, *PARTS, 'beside'))}"
     alone, drawn, _ = trained(loss, PARAMS, DATA)
     noise, _, _ = trained(constant, PARAMS, DATA, FEW)
     thorough = not (BRIEFLY or OF_SEVERAL)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Key
 
 from ..._errors import UsageError
 from ..._types import Example, Params
-from ...clipping import takes_rng
+from ...clipping._inputs import taking_rng_as
 from ...reading import Source
 from ...runs._canaries import Canaries
 from ._options import TrainOptions
@@ -36,9 +36,11 @@ def drawn(options: TrainOptions, problem: Problem, key: Key[Array, ""]) -> Canar
 
 
 def planted(problem: Problem, canaries: Canaries) -> Problem:
-    """The problem with canaries in the places of the examples that they were made of."""
+    """The problem with canaries in the places of the examples that they were made of; raises `UsageError` for other rows."""
     assert not isinstance(problem.train, Source)
     inputs, labels = problem.train
+    if not np.all((canaries.rows >= 0) & (canaries.rows < len(labels))):
+        raise UsageError("the run's canaries are of rows that its data don't have: the run's folder is damaged")
     labels, weights = labels.copy(), np.ones(len(labels), np.float32)
     labels[canaries.rows] = canaries.labels
     weights[canaries.rows] = canaries.members
@@ -52,10 +54,7 @@ def weighted(loss_fn: Callable[..., Any]) -> Callable[..., Any]:
         *labelled, weight = example
         return jax.tree.map(lambda value: weight * value, loss_fn(params, tuple(labelled), **rng))
 
-    def loss_with_rng(params: Params, example: Example, *, rng: Any) -> Any:
-        return loss(params, example, rng=rng)
-
-    return loss_with_rng if takes_rng(loss_fn) else lambda params, example: loss(params, example)
+    return taking_rng_as(loss_fn, loss)
 
 
 def check_canaries(options: TrainOptions, problem: Problem) -> None:

@@ -29,7 +29,7 @@ from ...runs._checkpoint import Checkpoint, CheckpointFolder, here, of_first
 from ...runs._device import check_room
 from ...runs._devices import Devices, use_devices
 from ...runs._finished import FinishedRun, load_run
-from ...runs._folder import RunFolder, as_written, new_path
+from ...runs._folder import PRIVATE, RunFolder, as_written, new_path
 from ...runs._key_source import KeySource, nonce_as_words
 from ...runs._loop import Loop, Totals
 from ...runs._report import ProgressDisplay, progress_display, rows_shown
@@ -117,7 +117,7 @@ def _new(options: TrainOptions, setting: _Setting) -> Path:
         setting.held.enter_context(folder.locked())
         if options.audit_canaries is not None:
             key = keys_of(options, config, problem, setting.entropy).key("canaries")
-            folder.write_canaries(drawn(options, problem, key))
+            folder.write_bytes(f"{PRIVATE}/{canaries.FILE}", drawn(options, problem, key).to_bytes())
         folder.begin(config, options.seed, problem.fingerprint, secret)
         return folder
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer
 
 from ....jaxprs._jaxpr import GATHER, Eqn, JaxprParts, clamps_indices, is_cast, is_sum
 from ..._norm import UNIT_ROUNDOFF, sum_in_blocks, sum_in_blocks_error
@@ -40,19 +40,32 @@ def covers(eqn: Eqn, operand: int) -> bool:
 
 def layout(eqn: Eqn, operand: int) -> Layout:
     """Axes that are looked up are left (one entry of them is 1, the others 0), the rest right; lookups are rows."""
-    table, looked_up = eqn.invars[0].aval.shape, tuple(eqn.params["dimension_numbers"].collapsed_slice_dims)
+    looked_up = tuple(eqn.params["dimension_numbers"].collapsed_slice_dims)
+    return layout_of_lookups(eqn.invars[0].aval.shape, looked_up, math.prod(eqn.invars[1].aval.shape[:-1]))
+
+
+def layout_of_lookups(table: tuple[int, ...], looked_up: tuple[int, ...], rows: int) -> Layout:
+    """That of so many lookups on some axes of a table of that shape, however they are written."""
     kept = tuple(i for i in range(len(table)) if i not in looked_up)
     return Layout(
         stack_axes=(),
         left_axes=looked_up,
         right_axes=kept,
         stack=1,
-        rows=math.prod(eqn.invars[1].aval.shape[:-1]),
+        rows=rows,
         left=math.prod(table[i] for i in looked_up),
         right=math.prod(table[i] for i in kept),
         fixed=looked_up if len(looked_up) > 1 else None,
         one_hot=True,
     )
+
+
+def entries_at(by_axis: Sequence[Integer[Array, " T"]], sizes: Sequence[int], lookups: int) -> Int[Array, " T"]:
+    """The number of the entry that each lookup takes, from its indices inside of axes of those sizes."""
+    flat = jnp.zeros(lookups, jnp.int32)
+    for index, size in zip(by_axis, sizes, strict=True):
+        flat = flat * size + index.astype(jnp.int32)
+    return flat
 
 
 def outer_products(
@@ -69,9 +82,7 @@ def outer_products(
     else:  # whatever was read there, the gradient of what lies outside is zero
         for index, size in zip(by_axis, sizes, strict=True):
             inside &= (index >= 0) & (index < size)
-    flat = jnp.zeros(indices.shape[0], jnp.int32)
-    for index, size in zip(by_axis, sizes, strict=True):
-        flat = flat * size + index.astype(jnp.int32)
+    flat = entries_at(by_axis, sizes, indices.shape[0])
     # Output axes named in `offset_dims` are those of the kept axes in order; all others are the lookups'.
     kept = sorted(set(range(len(table))) - set(numbers.collapsed_slice_dims))
     at = dict(zip(kept, numbers.offset_dims, strict=True))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....jaxprs._jaxpr import DYNAMIC_SLICE, Eqn
-from ._embedding import MOST_ENTRIES, square
+from ._embedding import MOST_ENTRIES, entries_at, layout_of_lookups, square
 from ._rule import INDICES, Dense, Layout, OneHot, OuterProducts, Rule, knows_settings, widen_index
 
 _SETTINGS = frozenset({"slice_sizes"})
@@ -39,32 +39,18 @@ def covers(eqn: Eqn, operand: int) -> bool:
 
 def layout(eqn: Eqn, operand: int) -> Layout:
     """Axes that are indexed are left (one entry of them is 1, the others 0), the rest right; there is one row."""
-    table, indexed = eqn.invars[0].aval.shape, _indexed(eqn)
-    kept = tuple(axis for axis in range(len(table)) if axis not in indexed)
-    return Layout(
-        stack_axes=(),
-        left_axes=indexed,
-        right_axes=kept,
-        stack=1,
-        rows=1,
-        left=math.prod(table[axis] for axis in indexed),
-        right=math.prod(table[axis] for axis in kept),
-        fixed=indexed if len(indexed) > 1 else None,
-        one_hot=True,
-    )
+    return layout_of_lookups(eqn.invars[0].aval.shape, _indexed(eqn), rows=1)
 
 
 def outer_products(
     eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], cotangent: jax.Array
 ) -> OuterProducts:
     """The entry that was taken, which XLA clamps to the table, and the output's cotangent as the one row."""
-    flat = jnp.zeros((), jnp.int32)
-    for axis in how.left_axes:
-        size = eqn.invars[0].aval.shape[axis]
-        index = jnp.clip(widen_index(jnp.asarray(others[axis])), 0, size - 1)
-        flat = flat * size + index.astype(jnp.int32)
+    sizes = [eqn.invars[0].aval.shape[axis] for axis in how.left_axes]
+    indices = [widen_index(jnp.asarray(others[axis])).reshape(1) for axis in how.left_axes]
+    inside = [jnp.clip(index, 0, size - 1) for index, size in zip(indices, sizes, strict=True)]
     right = jnp.transpose(cotangent, (*how.left_axes, *how.right_axes)).reshape(1, 1, how.right)
-    return OuterProducts(OneHot(flat.reshape(1, 1)), Dense(right))
+    return OuterProducts(OneHot(entries_at(inside, sizes, 1)[None]), Dense(right))
 
 
 ROW = Rule(name="row", covers=covers, layout=layout, outer_products=outer_products, types=INDICES, square=square)
