@@ -22,13 +22,14 @@ from rich.progress import track
 
 import jaxdp
 from jaxdp import audit, data
-from jaxdp.commands._audit import attacked_by_loss
+from jaxdp.commands._audit import attacked_run
 from jaxdp.commands.train import TrainOptions, train
 from jaxdp.models import classifier
 
 DELTA = 1e-5
 EPSILONS = (1.0, 8.0)
 Figures = dict[str, Any]
+_BOUNDS = ("epsilon", "#0072B2", "o"), ("epsilon_f_dp", "#E69F00", "^"), ("epsilon_gaussian", "#009E73", "s")
 
 
 def main() -> None:
@@ -94,7 +95,7 @@ def by_loss(epsilon: float | None, seed: int, *, quick: bool) -> Figures:
             seed=seed,
             output=Path(room) / "run",
         )
-        attacked = attacked_by_loss(train(options, Console(quiet=True)).path)
+        attacked = attacked_run(train(options, Console(quiet=True)).path)
     found = audit.report(
         attacked.scores, attacked.members, delta=attacked.delta, claimed_epsilon=attacked.claimed_epsilon
     )
@@ -114,15 +115,18 @@ def draw(found: list[Figures], path: Path) -> None:
         if any(_is(one, attack, claim) for one in found)
     ]
     for i, (attack, claim) in enumerate(rows):
-        for name, color, marker in (("epsilon", "#0072B2", "o"), ("epsilon_f_dp", "#E69F00", "^")):
-            values = [one[name] for one in found if _is(one, attack, claim)]
-            axis.plot(values, [i + (0.12 if marker == "^" else -0.12)] * len(values), marker, color=color, alpha=0.7)
+        for j, (name, color, marker) in enumerate(_BOUNDS):
+            values = [one[name] for one in found if _is(one, attack, claim) and one[name] is not None]
+            axis.plot(values, [i + 0.2 * (j - 1)] * len(values), marker, color=color, alpha=0.7)
         if claim is not None:
             axis.plot([claim, claim], [i - 0.35, i + 0.35], color="black", linewidth=2)
     names = [f"{attack},\n{f'claimed ε = {claim:g}' if claim else 'without privacy'}" for attack, claim in rows]
     axis.set_yticks(range(len(rows)), names)
     axis.invert_yaxis()
-    axis.set_xlabel(f"ε at δ = {DELTA:g}, confidence 0.95: lower bound (dots), if Gaussian (triangles), claim (bar)")
+    axis.set_xlabel(
+        f"ε at δ = {DELTA:g}, confidence 0.95. Dots: lower bound; triangles: if the mechanism is Gaussian;\n"
+        "squares: if the scores are; bar: claim"
+    )
     axis.set_xlim(left=-0.1)
     axis.grid(alpha=0.3, axis="x")
     axis.set_title("What attacks find of an MLP on MNIST")

@@ -475,11 +475,21 @@ def _of_pate() -> Iterator[tuple[str, Call]]:
     yield "Teachers.predict", Call(ensemble.predict, inputs, array(np.int32), 0.3)
 
 
+def _of_line(params: Any, example: Any) -> Any:
+    return (params * example[0] - example[1]) ** 2
+
+
+def _line(of_init: Any) -> Any:
+    return jax.random.normal(of_init)
+
+
 def _of_audit() -> Iterator[tuple[str, Call]]:
     scored = {"scores": np.arange(8.0), "members": np.arange(8) > 3}
     bound = {**scored, "delta": 1e-5, "significance": 0.05, "thresholds": audit.Bonferroni(4)}
     yield "epsilon_one_run", Call(audit.epsilon_one_run, bound, is_finite)
     yield "epsilon_one_run_f_dp", Call(audit.epsilon_one_run_f_dp, bound, is_finite)
+    normal = {"scores": np.sin(np.arange(60.0)), "members": np.arange(60) % 2 > 0, "delta": 1e-5, "significance": 0.05}
+    yield "epsilon_one_run_gaussian", Call(audit.epsilon_one_run_gaussian, normal, is_finite)
     counts = {"canaries": 9, "guesses": 8, "correct": 7, "delta": 1e-5}
     yield "epsilon_one_run_from_counts", Call(audit.epsilon_one_run_from_counts, counts, is_finite)
     yield "one_run_p_value", Call(audit.one_run_p_value, {**counts, "epsilon": 1.0}, is_finite)
@@ -500,6 +510,22 @@ def _of_audit() -> Iterator[tuple[str, Call]]:
     claim = {**scored, "delta": 1e-5, "claimed_epsilon": 1.0, "significance": 0.1}
     yield "report", Call(audit.report, claim, of(audit.Report))
     yield "Report.in_words", Call(audit.report(**claim).in_words, {"attack": "By loss."}, of(str))
+    logits = {"logits": np.arange(12.0).reshape(4, 3), "labels": np.array([0, 1, 2, 0])}
+    for function in (audit.loss_scores, audit.modified_entropy_scores, audit.confidence):
+        yield function.__name__, Call(function, logits, of(np.ndarray))
+    yield "entropy_scores", Call(audit.entropy_scores, {"logits": logits["logits"]}, of(np.ndarray))
+    asked = {"predict": lambda inputs: inputs, "inputs": logits["logits"], "labels": logits["labels"]}
+    yield "scores_of", Call(audit.scores_of, {**asked, "attack": "loss", "rows": 3}, of(np.ndarray))
+    members = np.array([[True, False], [False, True], [True, False], [False, True]])
+    lira = {"target": np.arange(2.0), "shadows": np.arange(8.0).reshape(4, 2) ** 2, "members": members}
+    yield "lira_scores", Call(audit.lira_scores, {**lira, "offline": False, "fix_variance": True}, of(np.ndarray))
+    course = {"optimizer": optax.sgd(0.1), "epochs": 1, "batch_size": 2, "num_shadows": 4, "at_once": 2}
+    lines = {"loss_fn": _of_line, "init_fn": _line, "data": (np.arange(8.0), np.arange(8.0)), "key": key()}
+    training = {**course, **lines, "candidates": np.arange(6)}
+    yield "train_shadows", Call(audit.train_shadows, training, of(audit.Shadows), 0.3)
+    shadows = audit.train_shadows(**training)
+    both = lambda params, x: jnp.stack([params * x, x])
+    yield "Shadows.logits", Call(shadows.logits, {"logits_fn": both, "inputs": np.arange(3.0)}, of(np.ndarray), 0.3)
     crowd = jaxdp.DPSGD(**{**RUN, "num_examples": 30})
     among = {"run": crowd, "loss_fn": loss, "optimizer": optax.sgd(0.1), "params": PARAMS, "data": BATCH, "key": key()}
     yield "gradient_canaries", Call(audit.gradient_canaries, among, of(audit.GradientCanaries), 0.3)

@@ -314,34 +314,40 @@ class Failure:
         return f"{self.number}: {self.name}({given})\n    {self.outcome}"
 
 
-def outcome_of(call: Call, given: dict[str, Any]) -> str | None:
-    """None where the outcome is as it should be; what it was, otherwise."""
+ANSWERED, REFUSED, OTHERS, TRACED = "answered", "refused", "the caller's own error", "traced"
+RIGHT = (ANSWERED, REFUSED, OTHERS, TRACED)
+
+
+def outcome_of(call: Call, given: dict[str, Any]) -> str:
+    """One of `RIGHT` where the outcome is as it should be; what it was, otherwise."""
     traced = [name for name, value in given.items() if isinstance(value, Traced)]
     arguments = call.arguments | given
     try:
         if not traced:
             out = call.function(**arguments)
-            return None if call.right(out) else f"returned {repr(out)[:300]}"
+            return ANSWERED if call.right(out) else f"returned {repr(out)[:300]}"
 
         def run(values: Any) -> None:
             call.function(**arguments | values)
 
         jax.eval_shape(run, {name: call.arguments[name] for name in traced})
     except jaxdp.UsageError as error:
-        return None if len(str(error)) > 20 else f"said no more than {str(error)!r}"
+        return REFUSED if len(str(error)) > 20 else f"said no more than {str(error)!r}"
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         of_users = any(frame.filename == calls_to_fuzz.__file__ and frame.name in USERS for frame in frames)
         if of_users or any(callable(value) for value in given.values()):
-            return None
+            return OTHERS
         ours = [frame for frame in reversed(frames) if "/jaxdp/" in frame.filename]
         where = " < ".join(f"{frame.filename.rsplit('/jaxdp/', 1)[-1]}:{frame.lineno}" for frame in ours[:3])
         return f"{type(error).__name__} at {where}: {str(error)[:200]}".replace("\n", " ")
-    return None
+    return TRACED
 
 
-def fuzz(number: int, seed: int, only: str = "") -> list[Failure]:
-    """The failures among `number` random calls; call i depends on the seed and i alone."""
+def fuzz(
+    number: int, seed: int, only: str = "", tally: collections.Counter[tuple[str, str]] | None = None
+) -> list[Failure]:
+    """The failures among `number` random calls; call i depends on the seed and i alone. `tally` counts outcomes by function."""
     known = [(name, call) for name, call in calls() if only in name]
     weights = np.array([call.weight for _, call in known])
     failures = []
@@ -354,7 +360,9 @@ def fuzz(number: int, seed: int, only: str = "") -> list[Failure]:
         with warnings.catch_warnings(), jax.debug_key_reuse(False):  # the calls that are right share their keys
             warnings.simplefilter("ignore")
             found = outcome_of(call, given)
-        if found is not None:
+        if tally is not None:
+            tally[name, found if found in RIGHT else "WRONG"] += 1
+        if found not in RIGHT:
             failures.append(Failure(i, name, given, found))
     return failures
 
@@ -365,7 +373,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="functions whose name has this in it")
     options = parser.parse_args()
-    failures = fuzz(options.calls, options.seed, options.only)
+    tally: collections.Counter[tuple[str, str]] = collections.Counter()
+    failures = fuzz(options.calls, options.seed, options.only, tally)
+    columns = (*RIGHT, "WRONG")
+    print(f"{'function':40s}" + "".join(f"{column:>24s}" for column in columns))
+    for name in sorted({name for name, _ in tally}):
+        print(f"{name:40s}" + "".join(f"{tally[name, column]:24d}" for column in columns))
     print("\n".join(map(str, failures)))
     by_name = collections.Counter(failure.name for failure in failures)
     print(f"{options.calls} calls, seed {options.seed}: {len(failures)} failures {dict(by_name)}")

@@ -85,6 +85,7 @@ GOOD: dict[str, tuple[str, ...]] = {  # by an option's name, where its type alon
     "run": ("run",),
     "audited": ("run", "scores.csv"),
     "audit_canaries": ("100", "40"),
+    "canaries": ("noise", "wrong-labels", "run.npz"),
     "claimed_epsilon": ("1", "0"),
     "folders": ("run", "."),
     "predictions": ("p.npy", "p.csv"),

@@ -29,7 +29,7 @@ def commands() -> list[list[str]]:
 @pytest.mark.slow
 def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(blocks("python")) == 12
+    assert len(blocks("python")) == 13
     names: dict[str, Any] = {}
     for block in blocks("python"):
         exec(block.replace("steps=200", "steps=2"), names)  # which writes images.npy, and reads it
@@ -58,7 +58,7 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         cli.main(smaller([there(word) for word in arguments]))
     assert len(Path("labels.csv").read_text().splitlines()) == 4
     assert len(Path("submission.csv").read_text().splitlines()) == 1001
-    assert [len(list(Path("runs").glob(f"mnist-{name}-*"))) for name in ("scattering", "mlp", "cnn")] == [1, 9, 2]
+    assert [len(list(Path("runs").glob(f"mnist-{name}-*"))) for name in ("scattering", "mlp", "cnn")] == [1, 10, 2]
     assert len(list(Path("runs").glob("mnist-pate-*"))) == 3
 
 

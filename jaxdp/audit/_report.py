@@ -10,6 +10,7 @@ from .. import _checks
 from ._attack import attack_auroc, tpr_at_fpr
 from ._canaries import tossed
 from ._f_dp import epsilon_one_run_f_dp
+from ._gaussian import epsilon_one_run_gaussian, seem_gaussian
 from ._one_run import checked_delta, checked_significance, epsilon_one_run
 
 _FALSE_ALARMS = (0.001, 0.01)  # shares at which the true positive rate is told
@@ -30,6 +31,7 @@ class Report:
         true_positives: the share of the members that it finds, by the share of false alarms.
         epsilon: the lower bound by `epsilon_one_run`.
         epsilon_f_dp: that by `epsilon_one_run_f_dp`, which holds for mechanisms with a Gaussian trade-off; None for δ = 0.
+        epsilon_gaussian: that by `epsilon_one_run_gaussian`, where scores are Gaussian; None where they clearly are not.
     """
 
     scores: Float[np.ndarray, " canaries"]
@@ -41,6 +43,7 @@ class Report:
     true_positives: dict[float, float]
     epsilon: float
     epsilon_f_dp: float | None
+    epsilon_gaussian: float | None
 
     @property
     def contradicts(self) -> bool:
@@ -60,6 +63,7 @@ class Report:
             "true_positives": {f"{rate:g}": share for rate, share in self.true_positives.items()},
             "epsilon": self.epsilon,
             "epsilon_f_dp": self.epsilon_f_dp,
+            "epsilon_gaussian": self.epsilon_gaussian,
         }
 
     def in_words(self, attack: str = _NOT_KNOWN) -> str:
@@ -81,6 +85,11 @@ class Report:
             said.append(
                 f"If the mechanism's trade-off is a Gaussian one, as that of many steps of DP-SGD nearly is, it is at least "
                 f"{self.epsilon_f_dp:.4f} (arXiv 2410.22235)."
+            )
+        if self.epsilon_gaussian is not None:
+            said.append(
+                "If these scores are Gaussian, into tails where there are none of them, it is at least "
+                f"{self.epsilon_gaussian:.4f} (arXiv 2606.12733)."
             )
         if self.claimed_epsilon is None:
             said.append("No ε was claimed to hold that against.")
@@ -137,4 +146,5 @@ def report(
         true_positives={rate: tpr_at_fpr(*given, fpr=rate) for rate in _FALSE_ALARMS},
         epsilon=epsilon_one_run(*given, **asked),
         epsilon_f_dp=epsilon_one_run_f_dp(*given, **asked) if delta else None,
+        epsilon_gaussian=epsilon_one_run_gaussian(*given, **asked) if seem_gaussian(given) else None,
     )

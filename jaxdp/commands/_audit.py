@@ -14,7 +14,8 @@ from rich.console import Console
 
 from .. import _checks
 from .._errors import UsageError
-from ..audit import Report, report
+from ..audit import Report, report, scores_of
+from ..audit._of_model import Attack
 from ..runs import RunFolder, _canaries as canaries, load_run
 from ..runs._folder import close_to_others
 from ..runs._plot_of_audit import plot_audit
@@ -25,14 +26,23 @@ _COLUMNS = ("score", "member")
 _COINS = {"1": True, "true": True, "in": True, "0": False, "false": False, "out": False}
 _LONGEST = 10_000_000  # lines of a file
 _LEAST_PROBABILITY = 1e-30
-_BY_LOSS = (
-    "The attack knows each canary's wrong label and looks at the final model's loss on it. It sees no gradients and none of the "
-    "models before, and trains no models of its own to compare with, as stronger attacks do."
+_LOOKS_AT: dict[Attack, str] = {
+    "loss": "knows each canary's label and looks at the final model's loss on it",
+    "entropy": "looks at how sure the final model is of each canary, whatever of",
+    "modified-entropy": "knows each canary's label and looks at how sure the final model is of it, and of the others",
+}
+_NOT_TRIED = (
+    "It sees no gradients and no models before, and trains none of its own to compare with, as stronger attacks do."
 )
 _OF_FILES = Effect(
     ("delta", "claimed_epsilon"),
     lambda job: not job.audited.is_dir(),
     lambda _: "on a run, which has its own",
+)
+_OF_RUNS = Effect(
+    ("attack",),
+    lambda job: job.audited.is_dir(),
+    lambda _: "on a file, whose scores are an attack's already",
 )
 
 
@@ -43,6 +53,9 @@ class AuditOptions:
     audited: tyro.conf.Positional[Path]
     """the folder of a run that was trained with --audit-canaries; or a .csv file with the columns score, higher where an attack
     says that a canary was in, and member, 1 if it was and 0 if a fair coin kept it out"""
+    attack: Attack = "loss"
+    """of a run: what of the final model's predictions is looked at. Choose before the first look: the best of several attacks has
+    a bound that is too good"""
     delta: float = 1e-5
     """of a file: the delta at which epsilon is told"""
     claimed_epsilon: float | None = None
@@ -56,7 +69,7 @@ class AuditOptions:
     """replace what an earlier audit left there"""
     json: bool = False
     """print JSON"""
-    effects: ClassVar[tuple[Effect, ...]] = (_OF_FILES,)
+    effects: ClassVar[tuple[Effect, ...]] = (_OF_FILES, _OF_RUNS)
 
 
 class Attacked(NamedTuple):
@@ -82,7 +95,7 @@ def audit(options: AuditOptions) -> None:
     """
     folder = options.output or _beside(options.audited)
     _check_folder(folder, overwrite=options.overwrite)
-    attacked = attacked_by_loss(options.audited) if options.audited.is_dir() else _of_file(options)
+    attacked = attacked_run(options.audited, options.attack) if options.audited.is_dir() else _of_file(options)
     found = report(
         attacked.scores,
         attacked.members,
@@ -101,8 +114,8 @@ def audit(options: AuditOptions) -> None:
         raise SystemExit(1)
 
 
-def attacked_by_loss(path: Path) -> Attacked:
-    """The canaries of a finished run, by the final model's loss on each; raises `UsageError` for another folder."""
+def attacked_run(path: Path, attack: Attack = "loss") -> Attacked:
+    """The canaries of a finished run, by the final model's predictions; raises `UsageError` for another folder."""
     folder = RunFolder.existing(path)
     if not folder.is_finished:
         raise UsageError(f"{path} is under way: end it by jaxdp train --resume {shlex.quote(str(path))}, then audit it")
@@ -113,13 +126,14 @@ def attacked_by_loss(path: Path) -> Attacked:
     planted = canaries.from_bytes(canaries.read(folder.private), folder.private / canaries.FILE)
     run = load_run(path)
     assert run.summary is not None
-    probabilities = run.predict(planted.inputs)
-    if planted.labels.max(initial=0) >= probabilities.shape[1] or planted.labels.min(initial=0) < 0:
+    logs = lambda inputs: np.log(np.maximum(run.predict(inputs).astype(np.float64), _LEAST_PROBABILITY))
+    try:
+        scores = scores_of(logs, planted.inputs, planted.labels, attack=attack, rows=len(planted.inputs))
+    except UsageError as error:
         raise UsageError(
-            f"{folder.private / canaries.FILE} has labels that the model doesn't know: the run's folder is damaged"
-        )
-    of_labels = probabilities[np.arange(len(planted.labels)), planted.labels].astype(np.float64)
-    spent, said = run.summary["epsilon"], _BY_LOSS
+            f"{folder.private / canaries.FILE} is not of this model: the run's folder is damaged ({error})"
+        ) from error
+    spent, said = run.summary["epsilon"], f"The attack {_LOOKS_AT[attack]}. {_NOT_TRIED}"
     if spent is not None and run.summary["adjacency"] == "replace_one":
         said += (
             " The run's ε is for exchanging one example for another, and a canary that is kept out is none of these: the bound "
@@ -127,7 +141,7 @@ def attacked_by_loss(path: Path) -> Attacked:
         )
         spent = None
     return Attacked(
-        scores=np.log(np.maximum(of_labels, _LEAST_PROBABILITY)),
+        scores=scores,
         members=planted.members,
         delta=run.summary.get("delta") or run.options["delta"],
         claimed_epsilon=None if spent is None else min(spent.values()),
@@ -218,7 +232,9 @@ def _rows(found: Report) -> list[tuple[str, str]]:
         ("ε, lower bound", f"{found.epsilon:.4f} at δ = {found.delta:g}, confidence {confidence}"),
     ]
     if found.epsilon_f_dp is not None:
-        rows.append(("ε, lower bound if Gaussian", f"{found.epsilon_f_dp:.4f}"))
+        rows.append(("ε, if the mechanism is Gaussian", f"{found.epsilon_f_dp:.4f}"))
+    if found.epsilon_gaussian is not None:
+        rows.append(("ε, if the scores are", f"{found.epsilon_gaussian:.4f}"))
     if found.claimed_epsilon is not None:
         rows.append(
             (

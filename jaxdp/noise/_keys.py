@@ -53,6 +53,7 @@ class Domain(enum.IntEnum):
     ERASED = 2**31 - 26
     AUGMENTED = 2**31 - 27
     CANARIES = 2**31 - 28
+    SHADOWS = 2**31 - 29
 
 
 def own_key(key: Key[Array, "*shape"], domain: Domain) -> Key[Array, "*shape"]:

@@ -1,4 +1,4 @@
-"""A run's canaries as its folder keeps them: examples with wrong labels, and of each whether a fair coin had it trained on."""
+"""A run's canaries as its folder keeps them: examples like no others, and of each whether a fair coin had it trained on."""
 
 import io
 import zipfile
@@ -14,7 +14,7 @@ FILE = "canaries.npz"  # in the folder's private/
 
 
 class Canaries(NamedTuple):
-    """Which rows of the training data they take the places of, their inputs and wrong labels, and the coins."""
+    """Which rows of the training data they take the places of, their inputs and labels, and the coins."""
 
     rows: Int64[np.ndarray, " canaries"]
     inputs: Num[np.ndarray, "canaries ..."]

@@ -12,7 +12,7 @@ What epsilon doesn't cover, in private/, which nobody else may read (mode 700):
 run.json         the seed if one was given; while the run is under way, a secret and the data's fingerprint under it
 checkpoints/     while the run is under way, the two newest, with its keys
 metrics.jsonl    one line an epoch; metrics.png shows them
-canaries.npz     with --audit-canaries, the examples that were given wrong labels, and which of them the model was trained on
+canaries.npz     with --audit-canaries, the examples that were planted, and which of them the model was trained on
 audit/           what `jaxdp audit` found
 summary.json     all results, losses and times too; without privacy, model/ lies here as well
 lock             held while a process runs here

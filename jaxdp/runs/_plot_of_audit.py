@@ -55,7 +55,9 @@ def _draw_scores(axis: Any, report: Report) -> None:
 def _draw_bounds(axis: Any, report: Report) -> None:
     rows = [("lower bound\n(one run)", report.epsilon, _IN, ">")]
     if report.epsilon_f_dp is not None:
-        rows.append(("lower bound,\nif Gaussian", report.epsilon_f_dp, _OUT, ">"))
+        rows.append(("if the mechanism\nis Gaussian", report.epsilon_f_dp, _OUT, ">"))
+    if report.epsilon_gaussian is not None:
+        rows.append(("if the scores\nare Gaussian", report.epsilon_gaussian, _OUT, ">"))
     if report.claimed_epsilon is not None:
         rows.append(("claimed:\nat most", report.claimed_epsilon, _CLAIM, "<"))
     for i, (_, value, color, marker) in enumerate(rows):

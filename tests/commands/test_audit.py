@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -92,6 +93,9 @@ def test_a_run_is_refused_without_canaries_and_where_a_claim_is_given(
         (("--audit-canaries", "31"), "give 32 or more"),
         (("--audit-canaries", "513"), "exceeds the 512 training examples"),
         (("--audit-canaries", "100", "--reading", "disk"), "give --reading memory"),
+        (("--audit-canaries", "100", "--canaries", "both"), "is neither wrong-labels nor noise, nor a .npz file"),
+        (("--audit-canaries", "100", "--canaries", "nowhere.npz"), "can't be read (No such file"),
+        (("--canaries", "noise"), "has no effect without canaries"),
     ],
 )
 def test_canaries_that_cannot_be_planted_are_refused(
@@ -148,6 +152,61 @@ def test_a_model_without_privacy_is_told_apart_and_one_with_privacy_not(
     planted = canaries.from_bytes(canaries.read(tmp_path / "dp" / "private"), tmp_path)
     assert len(np.unique(planted.rows)) == 400
     assert (tmp_path / "dp" / "private" / canaries.FILE).stat().st_mode & 0o077 == 0
+
+
+def own(
+    path: Path, *, number: int = 40, shape: tuple[int, ...] = (28, 28, 1), dtype: str = "uint8", top: int = 9
+) -> Path:
+    rng = np.random.default_rng(0)
+    inputs, labels = rng.integers(0, 255, (number, *shape)).astype(dtype), rng.integers(0, top + 1, number)
+    np.savez(path, inputs=inputs, labels=labels)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"shape": (28, 28)}, "has inputs uint8[40, 28, 28]"),
+        ({"dtype": "float32"}, "has inputs float32[40, 28, 28, 1]"),
+        ({"number": 39}, "has 39 labels"),
+        ({"top": 99}, "and the data 10 classes from 0"),
+    ],
+)
+def test_canaries_of_ones_own_must_be_as_the_data(
+    change: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = own(tmp_path / "own.npz", **change)
+    command = [*TRAIN, "--audit-canaries", "40", "--canaries", str(file), "--output", str(tmp_path / "run")]
+    assert said in refused(command, capsys)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["noise", "file"])
+def test_canaries_of_noise_and_of_ones_own_are_trained_on_and_audited(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = own(tmp_path / "own.npz", number=50)
+    canary = ["--audit-canaries", "40", "--canaries", "noise" if kind == "noise" else str(file)]
+    more = [*PLAIN, "--epochs", "30", *canary]
+    interrupt_at_epoch_of(more, 2, tmp_path / "run", monkeypatch)
+    given = np.load(file)
+    file.unlink()
+    cli.main(["train", "--resume", str(tmp_path / "run")])
+    planted = canaries.from_bytes(canaries.read(tmp_path / "run" / "private"), tmp_path)
+    assert planted.inputs.dtype == np.uint8
+    if kind == "file":
+        np.testing.assert_array_equal(planted.inputs, given["inputs"][:40])
+        np.testing.assert_array_equal(planted.labels, given["labels"][:40])
+    else:
+        assert 120 < planted.inputs.mean() < 135
+    capsys.readouterr()
+    for attack in ("loss", "entropy", "modified-entropy"):
+        cli.main(["audit", str(tmp_path / "run"), "--attack", attack, "--overwrite", "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert found["auroc"] > (0.9 if attack != "entropy" else 0.5)
+    text = (tmp_path / "run" / "private" / "audit" / "audit.txt").read_text()
+    assert "looks at how sure the final model is of it, and of the other classes" in text
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ _OF_TABLES = (
     *("folds", "fold", "precision"),
 )
 _OF_SEVERAL = ("devices", "distributed", "coordinator", "num_processes", "process_id")
+WRONG_LABELS, NOISE = "wrong-labels", "noise"  # what canaries may be, if not of a file
 _LEAST_CANARIES = 32
 _OF_MODELS = ("activation", "hidden", "scales")
 _ABOUT_RECIPES = (
@@ -68,6 +69,12 @@ _EFFECTS = (
         lambda run: run.architecture not in MODELS or _has_layers(run),
         lambda _: "without hidden layers, between which it would be",
         ", or give their widths by --hidden",
+    ),
+    Effect(
+        ("canaries",),
+        lambda run: run.audit_canaries is not None,
+        lambda _: "without canaries",
+        ", or give their number by --audit-canaries",
     ),
     Effect(
         ("momentum",),
@@ -192,8 +199,11 @@ class TrainOptions(OneOfSeveral):
     """JSON of what has been spent on the same data before, under the same adjacency: the statement.json of an earlier run, or a
     ledger of jaxdp.accounting; --target-epsilon is then for all of it together"""
     audit_canaries: int | None = None
-    """give this many training examples, chosen at random, wrong labels, and train on each of them or not by a fair coin of its
+    """make canaries of this many training examples, chosen at random, and train on each of them or not by a fair coin of its
     own, so that `jaxdp audit` can say how much of that the model tells; 1000 are enough to see something"""
+    canaries: str = WRONG_LABELS
+    """what they become: wrong-labels, the same images with other labels; noise, images of random pixels with random labels, as no
+    others are; or a .npz file with your own, as arrays inputs and labels, of which the first so many are taken"""
     microbatch_size: int | None = None
     """examples processed at once: bounds memory, changes speed only; by default what suits the device"""
     seed: int | None = None
@@ -292,6 +302,10 @@ class TrainOptions(OneOfSeveral):
         if _checks.count("--audit-canaries", self.audit_canaries, fix) < _LEAST_CANARIES:
             raise UsageError(
                 f"--audit-canaries={self.audit_canaries} are too few for coins to tell anything: give {_LEAST_CANARIES} or more"
+            )
+        if self.canaries not in (WRONG_LABELS, NOISE) and not self.canaries.endswith(".npz"):
+            raise UsageError(
+                f"--canaries={self.canaries} is neither {WRONG_LABELS} nor {NOISE}, nor a .npz file: give one of these"
             )
         if self.is_table:
             raise UsageError(

@@ -14,7 +14,7 @@ from ...runs._loop import Loop
 from ...runs._plots import plot_epsilon, plot_metrics
 from .. import _options
 from ._optimizer import params_of
-from ._options import TrainOptions
+from ._options import NOISE, WRONG_LABELS, TrainOptions
 from ._plan import Plan
 from ._problem import Problem
 
@@ -121,7 +121,7 @@ class Results:
         if not self.problem.public_test:
             notes.append(_HELD_BACK)
         if self.options.audit_canaries is not None:
-            notes.append(_canaries(self.options.audit_canaries))
+            notes.append(_canaries(self.options.audit_canaries, self.options.canaries))
         if self.options.patience is not None:
             notes.append(_early_stopping(self.options.patience, summary["steps"], run.steps))
         text = statement(run, delta=self.options.delta, spent_before=self.spent_before, notes=tuple(notes))
@@ -140,12 +140,14 @@ def _chosen_for(budget: float, accountant: str | None, *, with_ledger: bool) -> 
     )
 
 
-def _canaries(number: int) -> str:
+def _canaries(number: int, kind: str) -> str:
     """Their sentence in a statement."""
+    became = {WRONG_LABELS: "have wrong labels", NOISE: "became noise with random labels"}
     return (
-        f"{number} of the training examples, chosen at random, have wrong labels, and a fair coin kept each of them out or left "
-        "it in: canaries, from which jaxdp audit finds a lower bound on epsilon. They were drawn, clipped and counted as all "
-        f"others, those kept out with gradients of zero. Who they are, and the coins, is in the folder {PRIVATE}/."
+        f"{number} of the training examples, chosen at random, {became.get(kind, 'became others, of a file')}, and a fair coin "
+        "kept each of them out or left it in: canaries, from which jaxdp audit finds a lower bound on epsilon. They were drawn, "
+        "clipped and counted as all others, those kept out with gradients of zero. Who they are, and the coins, is in the folder "
+        f"{PRIVATE}/."
     )
 
 
