@@ -39,6 +39,7 @@ WAYS: dict[str, dict[str, bool]] = {
     "lira offline": {"offline": True},
     "lira offline, one variance": {"offline": True, "fix_variance": True},
 }
+_NOT_ASKED: dict[str, Any] = {"problem": "not asked for"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,13 +100,13 @@ def main(options: Options) -> None:
         took = time.perf_counter() - start
         rate = audit.tpr_at_fpr(scores[name], truth, 0.001)
         found[name] = {"area": audit.attack_auroc(scores[name], truth), "at 0.1 %": rate, "seconds": took}
-    theirs = _of_tf_privacy(target, others, members, truth) if options.tf_privacy else {"problem": "not asked for"}
+    theirs = _of_tf_privacy(target, others, members, truth) if options.tf_privacy else _NOT_ASKED
     accuracy = float(np.mean(np.argmax(logits[0][~truth], axis=1) == labels[~truth]))
     figures = {"shadows": number, "examples": examples, "epochs": epochs, "batch_size": options.batch_size}
     figures |= {"seconds": seconds, "accuracy_out": accuracy, "attacks": found, "tf_privacy": theirs}
     _print(figures)
     record.write(options.results, "shadows-quick" if options.quick else "shadows", figures)
-    areas: dict[str, float] = theirs.get("areas", {})
+    areas = theirs.get("areas", {})
     sys.exit(any(abs(areas[name] - found[name]["area"]) > 1e-6 for name in areas))
 
 

@@ -120,6 +120,13 @@ def key(value: Any, name: str = "key") -> None:
         )
 
 
+def key_with_value(value: Any, name: str = "key") -> None:
+    """Refuse what is not a scalar JAX key, or is traced."""
+    key(value, name)
+    if isinstance(value, Tracer):
+        raise UsageError(f"{name} is traced by jax; its words are needed on the host: call it outside of jax.jit")
+
+
 def flag(name: str, value: Any) -> bool:
     """`value` where it is True or False, and not something that merely counts as one of them."""
     if not isinstance(value, bool | np.bool_):
@@ -232,6 +239,8 @@ def array(name: str, value: Any, fix: str) -> np.ndarray | jax.Array:
         raise UsageError(
             f"{name} is traced by jax; this is computed on the host: call it outside of jax.jit and jax.vmap"
         )
+    if isinstance(value, np.ma.MaskedArray):
+        raise UsageError(f"{name} is a masked array, and its mask would be lost: give its .filled(...) ({fix})")
     try:
         given = value if isinstance(value, jax.Array) else np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:  # rows of several lengths, mostly

@@ -67,6 +67,10 @@ def logits(params: Any, x: Any) -> Any:
     return params["w"] @ x
 
 
+def predicted(inputs: Any) -> Any:
+    return inputs + 0.0
+
+
 def initial(key: Any) -> Any:
     del key
     return PARAMS
@@ -76,7 +80,7 @@ def gaussian(sigma: float) -> DpEvent:
     return GaussianDpEvent(sigma)
 
 
-USERS = ("loss", "record_loss", "logits", "initial", "gaussian")  # whose errors are their own
+USERS = ("loss", "record_loss", "logits", "predicted", "initial", "gaussian")  # whose errors are their own
 
 
 def key() -> Any:
@@ -475,14 +479,6 @@ def _of_pate() -> Iterator[tuple[str, Call]]:
     yield "Teachers.predict", Call(ensemble.predict, inputs, array(np.int32), 0.3)
 
 
-def _of_line(params: Any, example: Any) -> Any:
-    return (params * example[0] - example[1]) ** 2
-
-
-def _line(of_init: Any) -> Any:
-    return jax.random.normal(of_init)
-
-
 def _of_audit() -> Iterator[tuple[str, Call]]:
     scored = {"scores": np.arange(8.0), "members": np.arange(8) > 3}
     bound = {**scored, "delta": 1e-5, "significance": 0.05, "thresholds": audit.Bonferroni(4)}
@@ -510,22 +506,23 @@ def _of_audit() -> Iterator[tuple[str, Call]]:
     claim = {**scored, "delta": 1e-5, "claimed_epsilon": 1.0, "significance": 0.1}
     yield "report", Call(audit.report, claim, of(audit.Report))
     yield "Report.in_words", Call(audit.report(**claim).in_words, {"attack": "By loss."}, of(str))
-    logits = {"logits": np.arange(12.0).reshape(4, 3), "labels": np.array([0, 1, 2, 0])}
+    said = {"logits": np.arange(12.0).reshape(4, 3), "labels": np.array([0, 1, 2, 0])}
     for function in (audit.loss_scores, audit.modified_entropy_scores, audit.confidence):
-        yield function.__name__, Call(function, logits, of(np.ndarray))
-    yield "entropy_scores", Call(audit.entropy_scores, {"logits": logits["logits"]}, of(np.ndarray))
-    asked = {"predict": lambda inputs: inputs, "inputs": logits["logits"], "labels": logits["labels"]}
+        yield function.__name__, Call(function, said, of(np.ndarray))
+    yield "entropy_scores", Call(audit.entropy_scores, {"logits": said["logits"]}, of(np.ndarray))
+    asked = {"predict": predicted, "inputs": said["logits"], "labels": said["labels"]}
     yield "scores_of", Call(audit.scores_of, {**asked, "attack": "loss", "rows": 3}, of(np.ndarray))
     members = np.array([[True, False], [False, True], [True, False], [False, True]])
     lira = {"target": np.arange(2.0), "shadows": np.arange(8.0).reshape(4, 2) ** 2, "members": members}
     yield "lira_scores", Call(audit.lira_scores, {**lira, "offline": False, "fix_variance": True}, of(np.ndarray))
     course = {"optimizer": optax.sgd(0.1), "epochs": 1, "batch_size": 2, "num_shadows": 4, "at_once": 2}
-    lines = {"loss_fn": _of_line, "init_fn": _line, "data": (np.arange(8.0), np.arange(8.0)), "key": key()}
-    training = {**course, **lines, "candidates": np.arange(6)}
+    records = (np.ones((8, 3), np.float32), np.zeros((8, 2), np.float32))
+    trained = {"loss_fn": record_loss, "init_fn": initial, "data": records, "key": key()}
+    training = {**course, **trained, "candidates": np.arange(6)}
     yield "train_shadows", Call(audit.train_shadows, training, of(audit.Shadows), 0.3)
     shadows = audit.train_shadows(**training)
-    both = lambda params, x: jnp.stack([params * x, x])
-    yield "Shadows.logits", Call(shadows.logits, {"logits_fn": both, "inputs": np.arange(3.0)}, of(np.ndarray), 0.3)
+    asked = {"logits_fn": logits, "inputs": np.ones((4, 3), np.float32)}
+    yield "Shadows.logits", Call(shadows.logits, asked, array(finite=False), 0.3)
     crowd = jaxdp.DPSGD(**{**RUN, "num_examples": 30})
     among = {"run": crowd, "loss_fn": loss, "optimizer": optax.sgd(0.1), "params": PARAMS, "data": BATCH, "key": key()}
     yield "gradient_canaries", Call(audit.gradient_canaries, among, of(audit.GradientCanaries), 0.3)

@@ -43,6 +43,7 @@ def lira_scores(
         >>> lira_scores([3.0], [[3.5], [2.5], [0.5], [-0.5]], members).tolist()
         [18.0]
     """
+    offline, fix_variance = _checks.flag("offline", offline), _checks.flag("fix_variance", fix_variance)
     own = _confidences("target", target, 1, "give one number an example")
     others = _confidences("shadows", shadows, 2, _SHADOWS)
     was_in = np.asarray(_checks.array("members", members, _SHADOWS))

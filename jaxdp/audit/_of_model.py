@@ -45,8 +45,7 @@ def scores_of(
         [-0.127, -0.693]
     """
     _checks.function("predict", predict, "give a function from inputs to logits [rows, classes]")
-    if attack not in get_args(Attack):
-        raise UsageError(f"attack={attack!r} is none that is known: choose of {', '.join(get_args(Attack))}")
+    scores = _SCORES[_checks.one_of("attack", attack, get_args(Attack))]
     examples = check_inputs(inputs)
     step = _checks.count("rows", rows, "give how many inputs are predicted at a time")
     parts = [jax.tree.map(lambda leaf, i=i: leaf[i : i + step], inputs) for i in range(0, examples, step)]
@@ -57,4 +56,4 @@ def scores_of(
             f"predict returned {', '.join(str(list(part.shape)) for part in logits[:3])} for {examples} inputs: return logits "
             "[rows, classes], one row an input"
         )
-    return _SCORES[attack](np.concatenate(logits), labels)
+    return scores(np.concatenate(logits), labels)

@@ -113,7 +113,7 @@ def confidence(logits: Any, labels: Any) -> Float[np.ndarray, "*models examples"
         >>> confidence([[2.0, 0.0], [0.0, 0.0]], [0, 1]).tolist()
         [2.0, 0.0]
     """
-    logits, labels = _labelled(logits, labels)
+    logits, labels = _labelled(logits, labels, of_several=True)
     at = np.arange(len(labels)), labels
     return (log_softmax(logits, axis=-1) - _log_of_rest(logits))[..., *at]
 
@@ -127,9 +127,14 @@ def _log_of_rest(logits: np.ndarray) -> np.ndarray:
     return np.where(first, rest, np.log1p(-np.where(first, 0.0, np.exp(log_softmax(logits, axis=-1)))))
 
 
-def _checked(logits: Any) -> np.ndarray:
+def _checked(logits: Any, *, of_several: bool = False) -> np.ndarray:
     array = np.asarray(_checks.array("logits", logits, _LOGITS))
-    if array.ndim < 2 or array.shape[-1] < 2 or not (_checks.is_real(array) and array.dtype != np.bool_):
+    if (
+        array.ndim < 2
+        or (array.ndim > 2 and not of_several)
+        or array.shape[-1] < 2
+        or not (_checks.is_real(array) and array.dtype != np.bool_)
+    ):
         raise UsageError(f"logits are {array.dtype}{list(array.shape)}: {_LOGITS}")
     array = array.astype(np.float64)
     if np.any(np.isnan(array)) or np.any(np.max(array, axis=-1) == np.inf) or np.any(np.max(array, axis=-1) == -np.inf):
@@ -137,8 +142,11 @@ def _checked(logits: Any) -> np.ndarray:
     return array
 
 
-def _labelled(logits: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    scored, given = _checked(logits), np.asarray(_checks.array("labels", labels, "give whole numbers [examples]"))
+def _labelled(logits: Any, labels: Any, *, of_several: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    scored, given = (
+        _checked(logits, of_several=of_several),
+        np.asarray(_checks.array("labels", labels, "give whole numbers [examples]")),
+    )
     if given.shape != scored.shape[-2:-1] or not np.issubdtype(given.dtype, np.integer):
         raise UsageError(
             f"labels are {given.dtype}{list(given.shape)} beside logits {list(scored.shape)}: give whole numbers [examples]"

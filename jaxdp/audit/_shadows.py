@@ -18,10 +18,11 @@ from ..jaxprs._convolutions import with_ordered_convolutions
 from ..noise._keys import Domain, own_key
 from ..pate._shards import check_inputs, check_records
 from ..pate._side_by_side import SideBySide
-from ..pate._teachers import Course
+from ..pate._teachers import Course, real_logits
 from ..transforms import check_transform
 
 _ROWS = 1000  # inputs that a model scores at a time
+_MOST = 2**16
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class Shadows:
         """
         _checks.function("logits_fn", logits_fn, "give a function of (params, input)")
         examples = check_inputs(inputs)
-        on_device = jax.device_put(inputs)
-        one = lambda params: lambda row: logits_fn(params, jax.tree.map(lambda leaf: leaf[row], on_device))
+        on_device = _on_device("inputs", inputs)
+        one = lambda params: lambda row: real_logits(logits_fn(params, jax.tree.map(lambda leaf: leaf[row], on_device)))
         all_of = lambda params: jax.lax.map(one(params), jnp.arange(examples), batch_size=min(_ROWS, examples))
         program = SideBySide(lambda params: with_ordered_convolutions(all_of, params).astype(jnp.float32))
         params_of = lambda shadows: (jax.tree.map(lambda leaf: leaf[shadows], self.params),)
@@ -116,23 +117,26 @@ def train_shadows(
         >>> shadows.members.sum(axis=0).tolist()
         [2, 2, 2, 2, 2, 2, 2, 2]
     """
-    _checks.key(key)
+    _checks.key_with_value(key)
     check_transform(optimizer)
     _checks.function("loss_fn", loss_fn, "give a function of (params, (input, label))")
     _checks.function("init_fn", init_fn, "give a function from a key to parameters")
     examples = check_records(data)
     chosen = _checked_candidates(candidates, examples)
     number = _checks.count("num_shadows", num_shadows, "give an even number of models, 4 or more")
-    if number < 4 or number % 2:
-        raise UsageError(f"num_shadows={number} must be even and 4 or more: two after another have opposite halves")
-    of_halves, of_models = jax.random.split(own_key(key, Domain.SHADOWS))
-    members = _halves(of_halves, number, len(chosen))
+    if not 4 <= number <= _MOST or number % 2:
+        raise UsageError(
+            f"num_shadows={num_shadows} must be even, from 4 to {_MOST}: two after another have opposite halves"
+        )
     always = np.setdiff1d(np.arange(examples, dtype=np.int32), chosen)
-    rows = np.stack([np.concatenate([always, chosen[of_one]]) for of_one in members])
-    on_device = jax.device_put(data)
+    size = len(always) + len(chosen) // 2
+    on_device = _on_device("data", data)
     row_of = lambda row: jax.tree.map(lambda leaf: leaf[row], on_device)
     by_row = taking_rng_as(loss_fn, lambda params, row, **rng: loss_fn(params, row_of(row), **rng))
-    program = SideBySide(Course(by_row, init_fn, optimizer, epochs, batch_size, rows.shape[1]), at_once)
+    program = SideBySide(Course(by_row, init_fn, optimizer, epochs, batch_size, size), at_once)
+    of_halves, of_models = jax.random.split(own_key(key, Domain.SHADOWS))
+    members = _halves(of_halves, number, len(chosen))
+    rows = np.stack([np.concatenate([always, chosen[of_one]]) for of_one in members])
     keys = jax.random.split(of_models, number)
     parts, done = [], 0
     for part in program.map(lambda shadows: (keys[shadows], rows[shadows]), range(number)):
@@ -141,6 +145,11 @@ def train_shadows(
         if on_progress is not None:
             on_progress(done)
     return Shadows(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts), chosen, members)
+
+
+def _on_device(name: str, tree: Any) -> Any:
+    """A pytree of anything that is an array, as JAX's."""
+    return jax.device_put(jax.tree.map(lambda leaf: _checks.array(name, leaf, "give arrays of numbers"), tree))
 
 
 def _halves(key: Key[Array, ""], shadows: int, candidates: int) -> Bool[np.ndarray, "shadows candidates"]:

@@ -88,8 +88,9 @@ def check_records(data: Any) -> int:
 
 
 def check_inputs(inputs: Any) -> int:
-    """The length of the leading axis that all leaves share; refuses what has none."""
-    _checks.numbers_alone("inputs", inputs, "give arrays of numbers, one record a row")
+    """The length of the leading axis that all leaves share; refuses what has none, or no values."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(inputs):
+        _checks.array(f"inputs{jax.tree_util.keystr(path)}", leaf, "give arrays of numbers, one record a row")
     sizes = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(inputs)}
     if len(sizes) != 1 or 0 in sizes:
         raise UsageError(f"leading axes {sorted(sizes)} don't agree: give one record a row, in inputs and labels alike")

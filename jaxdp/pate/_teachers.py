@@ -19,7 +19,15 @@ from ..jaxprs._convolutions import with_ordered_convolutions
 from ..noise._keys import Domain, own_key
 from ..transforms import check_transform
 from ._agreement import agree_on
-from ._shards import check_inputs, check_records, gathered, positions, shards, warn_of_missing_classes
+from ._shards import (
+    check_inputs,
+    check_records,
+    gathered,
+    positions,
+    shards,
+    size_of_shards,
+    warn_of_missing_classes,
+)
 from ._side_by_side import SideBySide
 
 _ROWS = 1000  # inputs that a teacher predicts at a time
@@ -133,8 +141,8 @@ class Course:
     size: int
 
     def __post_init__(self) -> None:
-        _checks.count("epochs", self.epochs, "give each teacher's passes over its shard")
-        check_batch_size(self.batch_size, self.size)
+        epochs = _checks.count("epochs", self.epochs, "give each teacher's passes over its shard")
+        _checks.set_fields(self, epochs=epochs, batch_size=check_batch_size(self.batch_size, self.size))
 
     def __call__(self, key: Key[Array, ""], records: Any) -> Any:
         """Train one teacher: its records [size, ...] to its parameters."""
@@ -160,12 +168,13 @@ class Course:
         return params
 
 
-def check_batch_size(batch_size: int, size: int) -> None:
-    """Refuse a batch that a shard of that size can't fill."""
-    if _checks.count("batch_size", batch_size, "give the examples a step") > size:
+def check_batch_size(batch_size: int, size: int) -> int:
+    """A batch that a shard of that size can fill."""
+    if (number := _checks.count("batch_size", batch_size, "give the examples a step")) > size:
         raise UsageError(
             f"batch_size={batch_size} exceeds the {size} records of a teacher: give at most {size}, or train fewer teachers"
         )
+    return number
 
 
 class Ensemble:
@@ -184,20 +193,21 @@ class Ensemble:
         at_once: int | None = None,
         finish: Callable[[Any], Any] = lambda params: params,
     ) -> None:
-        _checks.key(key)
+        _checks.key_with_value(key)
         check_transform(optimizer)
         _checks.function("loss_fn", loss_fn, "give a function of (params, (input, label))")
         _checks.function("init_fn", init_fn, "give a function from a key to parameters")
+        examples = check_records(data)
+        course = Course(loss_fn, init_fn, optimizer, epochs, batch_size, size_of_shards(examples, num_teachers))
+        self._program = SideBySide(lambda key, records: finish(course(key, records)), at_once)
         of_shards, of_teachers = jax.random.split(own_key(key, Domain.TEACHERS))
         self._data = data
-        self.shards = shards(check_records(data), num_teachers, of_shards)
+        self.shards = shards(examples, num_teachers, of_shards)
         if is_first():
             warn_of_missing_classes(self.shards, data[1])
         numbers = {"num_teachers": num_teachers, "epochs": epochs, "batch_size": batch_size, "at_once": at_once}
         self._to_agree_on = {"key": key, **numbers, "data": data}
-        course = Course(loss_fn, init_fn, optimizer, epochs, batch_size, self.shards.shape[1])
         self._keys = jax.random.split(of_teachers, num_teachers)
-        self._program = SideBySide(lambda key, records: finish(course(key, records)), at_once)
 
     def train(self, teachers: Sequence[int]) -> Iterator[Any]:
         """The values of `finish` for these teachers' parameters, on the host, stacked, as many at a time as are trained at once.
@@ -218,11 +228,19 @@ def predicted_classes(logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Call
     on_device = jax.device_put(jax.tree.map(in_parts, inputs))
 
     def classes(params: Params) -> Int32[Array, " examples"]:
-        forward = lambda params, part: jax.vmap(lambda one: jnp.argmax(logits_fn(params, one)))(part)
+        forward = lambda params, part: jax.vmap(lambda one: jnp.argmax(real_logits(logits_fn(params, one))))(part)
         parts = jax.lax.map(lambda part: with_ordered_convolutions(forward, params, part), on_device)
         return parts.reshape(-1)[:examples].astype(jnp.int32)
 
     return classes
+
+
+def real_logits(logits: Any) -> Any:
+    """Logits of one input; refuses what has no order, and no classes."""
+    if not _checks.is_real(logits) or jnp.ndim(logits) != 1:
+        kind = f"{logits.dtype}{list(logits.shape)}" if _checks.is_array(logits) else type(logits).__name__
+        raise UsageError(f"logits_fn returned {kind}: return real logits [classes] of one input")
+    return logits
 
 
 def _length(tree: Any) -> int:

@@ -149,7 +149,11 @@ def test_a_loss_with_randomness_and_progress() -> None:
 def test_scores_of_a_callable_are_those_of_its_logits() -> None:
     params = init(jax.random.key(0))
     predict = lambda inputs: np.asarray(inputs @ params["w"] + params["b"])
-    for attack, of_logits in (("loss", audit.loss_scores), ("modified-entropy", audit.modified_entropy_scores)):
+    known: tuple[tuple[Any, Any], ...] = (
+        ("loss", audit.loss_scores),
+        ("modified-entropy", audit.modified_entropy_scores),
+    )
+    for attack, of_logits in known:
         found = audit.scores_of(predict, DATA[0], DATA[1], attack=attack, rows=7)
         np.testing.assert_allclose(found, of_logits(predict(DATA[0]), DATA[1]), rtol=1e-5)
     found = audit.scores_of(predict, DATA[0], DATA[1], attack="entropy")
@@ -160,8 +164,9 @@ def test_scores_of_a_callable_are_those_of_its_logits() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"num_shadows": 5}, "must be even and 4 or more"),
-        ({"num_shadows": 2}, "must be even and 4 or more"),
+        ({"num_shadows": 5}, "must be even, from 4"),
+        ({"num_shadows": 2}, "must be even, from 4"),
+        ({"num_shadows": 1e300}, "must be even, from 4"),
         ({"candidates": [0, 0, 1]}, "or not each once"),
         ({"candidates": [0, 41]}, "of data with 41"),
         ({"candidates": [3]}, "two or more"),
@@ -217,7 +222,7 @@ def test_logits_that_are_no_predictions_are_refused(logits: Any, labels: Any, sa
     ("predict", "attack", "said"),
     [
         (lambda inputs: inputs[:1], "loss", "for 41 inputs"),
-        (lambda inputs: inputs, "losses", "choose of loss, entropy"),
+        (lambda inputs: inputs, "losses", "choose one of these: entropy"),
         (lambda inputs: "no", "loss", "no array"),
         (None, "loss", "predict"),
     ],
