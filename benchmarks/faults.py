@@ -7,7 +7,7 @@
 
 Kills: `jaxdp train` on a table and on images with canaries, `jaxdp pate` and `jaxdp audit`, as processes of their own, get
 SIGKILL at random moments: one in five at any moment from the start, the others when the folder is there. Then what a user would
-type is typed, and what comes of it must be the same to the last bit as what an undisturbed run gives: parameters, metrics,
+type is done, and what comes of it must be the same to the last bit as what an undisturbed run gives: parameters, metrics,
 labels, epsilon and ledger. A process that ended before it was killed doesn't count, and another takes its place.
 
 Faults: of a run broken off by SIGKILL every file in turn is made one bit different, cut short, empty and missing; the data
@@ -21,7 +21,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,7 +34,7 @@ from typing import NamedTuple
 import faults_on_disk
 import record
 import tyro
-from jobs_to_break import Job, jobs, said, started
+from jobs_to_break import Job, Started, jobs, said
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -129,9 +128,9 @@ def _undisturbed(job: Job, room: Path) -> Whole:
     ends, begun, ended = set(), 0.0, 0.0
     for number in range(2):
         folder, start = room / f"{job.name}-whole-{number}", time.perf_counter()
-        process = started(job.new(folder))
+        process = Started(job.new(folder))
         begun = _wait(process, lambda folder=folder: (folder / job.begun).exists()) - start
-        _, errors = process.communicate()
+        errors = process.wait()
         ended = time.perf_counter() - start
         if process.returncode:
             raise SystemExit(f"{job.name} fails without any fault: {errors}")
@@ -145,7 +144,7 @@ def _kill(job: Job, whole: Whole, rng: random.Random, room: Path) -> Kill:
     """One run, killed once, gone on with and compared."""
     while True:
         folder, start = Path(tempfile.mkdtemp(dir=room)) / "run", time.perf_counter()
-        process = started(job.new(folder))
+        process = Started(job.new(folder))
         begun = start
         if rng.random() > _ANY_MOMENT and job.name != "audit":  # whose folder is there when it ends
             begun = _wait(process, lambda folder=folder: (folder / job.begun).exists())
@@ -153,10 +152,10 @@ def _kill(job: Job, whole: Whole, rng: random.Random, room: Path) -> Kill:
         else:
             longest = whole.ended
         time.sleep(max(0.0, begun + rng.uniform(0, longest) - time.perf_counter()))
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        if process.runs():
+            process.kill()
         seconds = time.perf_counter() - start
-        process.communicate()
+        process.wait()
         if process.returncode == -signal.SIGKILL:
             break
     when = _when(folder, job)
@@ -167,9 +166,9 @@ def _kill(job: Job, whole: Whole, rng: random.Random, room: Path) -> Kill:
     return Kill(job.name, seconds, when, "the same end" if same else f"{faults_on_disk.WRONG}: another end")
 
 
-def _wait(process: subprocess.Popen[str], there: Callable[[], bool]) -> float:
+def _wait(process: Started, there: Callable[[], bool]) -> float:
     """The moment at which that is so, or at which the process has ended."""
-    while process.poll() is None and not there():
+    while process.runs() and not there():
         time.sleep(0.005)
     return time.perf_counter()
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs_to_break import Job, jobs, said, started
+from jobs_to_break import Job, Started, jobs, said
 from rich.progress import track
 
 WRONG = "WRONG"
@@ -57,13 +57,13 @@ def _damages(job: Job, room: Path) -> Iterator[Callable[[], Fault]]:
 
 def _break_off(job: Job, folder: Path) -> None:
     """Killed when there are two checkpoints beside the first, or the votes of teachers."""
-    process = started(job.new(folder))
+    process = Started(job.new(folder))
     checkpoints = lambda: list((folder / "private" / "checkpoints").glob("[1-9]*[0-9]"))
     enough = lambda: len(checkpoints()) > 1 or (folder / "private" / "votes.npy").exists()
-    while process.poll() is None and not enough():
+    while process.runs() and not enough():
         time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.kill()
+    process.wait()
     if process.returncode != -signal.SIGKILL:
         raise SystemExit(f"{job.name} ended before it could be broken off")
 
@@ -125,13 +125,13 @@ def _other_data(job: Job, room: Path) -> Fault:
 def _two_at_once(job: Job, room: Path) -> Fault:
     """A second process in the folder of one that runs."""
     folder = room / f"{job.name}-two"
-    first = started(job.new(folder))
-    while first.poll() is None and not (folder / job.begun).exists():
+    first = Started(job.new(folder))
+    while first.runs() and not (folder / job.begun).exists():
         time.sleep(0.005)
-    first.send_signal(signal.SIGSTOP)  # so that the other comes before it ends
+    os.killpg(first.pid, signal.SIGSTOP)  # so that the other comes before it ends
     outcome, line = _gone_on(job, job.again(folder), folder, "")
-    first.send_signal(signal.SIGCONT)
-    first.communicate()
+    os.killpg(first.pid, signal.SIGCONT)
+    first.wait()
     if first.returncode or job.end(folder) != job.end(room / f"{job.name}-whole-1"):
         outcome = f"{WRONG}: the first of two didn't end as it would have alone"
     return Fault(job.name, "two processes in one folder", "", outcome, line)
@@ -166,12 +166,12 @@ def _on_small_disks(room: Path) -> Iterator[Fault]:
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_ROOM}", "none", disk], check=True)
     folder = disk / "run"
-    process = started(job.new(folder))
-    while process.poll() is None and not (folder / job.begun).exists():
+    process = Started(job.new(folder))
+    while process.runs() and not (folder / job.begun).exists():
         time.sleep(0.005)
     filler = disk / "filler"
     _fill(filler)
-    _, errors = process.communicate()
+    errors = process.wait()
     lines = errors.strip().splitlines()
     one_line = process.returncode == 2 and len(lines) == 1
     outcome = REFUSED if one_line else f"{WRONG}: exit code {process.returncode}"
