@@ -1,6 +1,8 @@
-"""TF Privacy's LiRA and its threshold attack on given confidences: scores, areas and seconds, as one line of JSON.
+"""TF Privacy's LiRA on given confidences, and its threshold attack on given scores: areas and seconds, as one line of JSON.
 
-python attacks_tf_privacy.py confidences.npz scores.npz
+    python attacks_tf_privacy.py given.npz
+
+The file has `target`, `shadows`, `members` and `truth` as `jaxdp.audit.lira_scores` takes them, and an array of scores an attack.
 """
 
 import json
@@ -17,32 +19,31 @@ from tensorflow_privacy.privacy.privacy_tests.membership_inference_attack.member
     run_attacks,
 )
 
-given = np.load(sys.argv[1])
-target, shadows, members, truth = (given[name] for name in ("target", "shadows", "members", "truth"))
-ways = {
-    "lira": {},
-    "lira, one variance": {"fix_variance": True},
-    "lira offline": {"option": "out"},
-    "lira offline, one variance": {"option": "out", "fix_variance": True},
-}
+given = dict(np.load(sys.argv[1]))
+target, shadows, members, truth = (given.pop(name) for name in ("target", "shadows", "members", "truth"))
 
 
-def area(scores):
-    """What TF Privacy says of scores that are low for members."""
+def area(losses):
+    """The area under the ROC of what is low for members."""
     found = run_attacks(
-        AttackInputData(loss_train=scores[truth], loss_test=scores[~truth]), attack_types=(AttackType.THRESHOLD_ATTACK,)
+        AttackInputData(loss_train=losses[truth], loss_test=losses[~truth]), attack_types=(AttackType.THRESHOLD_ATTACK,)
     )
-    return float(max(result.get_auc() for result in found.single_attack_results))
+    return float(found.single_attack_results[0].get_auc())
 
 
-areas, scores, seconds = {}, {}, {}
-for name, how in ways.items():
+areas, seconds = {}, {}
+for name, scores in given.items():
+    started = time.perf_counter()
+    areas[name] = area(-scores)
+    seconds[name] = time.perf_counter() - started
+own_areas, own_seconds = {}, {}
+for name, fix_variance in (("lira", False), ("lira, one variance", True)):
     started = time.perf_counter()
     stat_in = [shadows[chosen, i][:, None] for i, chosen in enumerate(members.T)]
     stat_out = [shadows[~chosen, i][:, None] for i, chosen in enumerate(members.T)]
-    scores[name] = advanced_mia.compute_score_lira(target[:, None], stat_in, stat_out, median_or_mean="mean", **how)
-    seconds[name] = time.perf_counter() - started
-    areas[name] = area(scores[name])
-areas["loss"] = area(-target)
-np.savez(sys.argv[2], **scores)
-print(json.dumps({"areas": areas, "seconds": seconds}))
+    own = advanced_mia.compute_score_lira(
+        target[:, None], stat_in, stat_out, fix_variance=fix_variance, median_or_mean="mean"
+    )
+    own_seconds[name] = time.perf_counter() - started
+    own_areas[name] = area(own)
+print(json.dumps({"areas": areas, "seconds": seconds, "own_areas": own_areas, "own_seconds": own_seconds}))

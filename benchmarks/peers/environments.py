@@ -19,6 +19,7 @@ from pathlib import Path
 LISTS = Path(__file__).parent
 PEERS = ("tf-privacy", "opacus", "jax-privacy", "optax")
 COMPILERS = "compilers"  # jaxdp's own, with XLA's compilers for devices that aren't here (accelerators.py)
+ATTACKS = "tf-privacy-attacks"  # membership inference alone (shadows.py)
 _PYTHONS = ("3.11", "3.12", "3.13")
 
 
@@ -30,7 +31,7 @@ def python_of(peer: str, device: str = "cpu") -> Path:
     """The Python of a peer's environment, which is made if it isn't there.
 
     Args:
-        peer: one of `PEERS`, or `COMPILERS`.
+        peer: one of `PEERS`, `COMPILERS` or `ATTACKS`.
         device: "cpu", "gpu" or "tpu".
 
     Raises:
@@ -57,7 +58,7 @@ def resolved(peer: str, device: str) -> list[str]:
     """The packages that a peer's environment would have, "name version" each; nothing is installed.
 
     Args:
-        peer: one of `PEERS`, or `COMPILERS`.
+        peer: one of `PEERS`, `COMPILERS` or `ATTACKS`.
         device: "cpu", "gpu" or "tpu".
 
     Raises:
@@ -71,7 +72,7 @@ def resolved(peer: str, device: str) -> list[str]:
 
 def _listed(peer: str, device: str) -> tuple[str, list[str]]:
     """The newest Python of a peer's list, and what it asks for on a device."""
-    if peer not in (*PEERS, COMPILERS):
+    if peer not in (*PEERS, COMPILERS, ATTACKS):
         raise UnavailableError(f"there is no peer named {peer!r}: choose of {', '.join(PEERS)}")
     first, *lines = (LISTS / f"{peer}.txt").read_text().splitlines()
     needed = [line.split("#")[0].strip() for line in lines if "# on " not in line or line.endswith(f"# on {device}")]
