@@ -1,5 +1,6 @@
 """Faults of files and disks: damage, other data, no room, no right to write, two processes in one folder."""
 
+import json
 import os
 import shutil
 import signal
@@ -152,7 +153,7 @@ def _disks(job: Job) -> list[Fault]:
     asked = subprocess.run(
         ["unshare", "-rm", sys.executable, str(script)], check=True, text=True, stdout=subprocess.PIPE
     )
-    return [Fault(*line.split("\t")) for line in asked.stdout.splitlines() if line.count("\t") == 4]
+    return [Fault(*json.loads(line)) for line in asked.stdout.splitlines()]
 
 
 def _on_small_disks(room: Path) -> Iterator[Fault]:
@@ -175,7 +176,7 @@ def _on_small_disks(room: Path) -> Iterator[Fault]:
     lines = errors.strip().splitlines()
     one_line = process.returncode == 2 and len(lines) == 1
     outcome = REFUSED if one_line else f"{WRONG}: exit code {process.returncode}"
-    yield Fault(job.name, "the disk is full", "", outcome, errors[-300:].replace("\n", " "))
+    yield Fault(job.name, "the disk is full", "", outcome, errors[-3000:])
     outcome, line = _gone_on(job, job.again(folder), folder, end)
     yield Fault(job.name, "the disk is still full", "", outcome, line)
     filler.unlink()
@@ -200,4 +201,4 @@ if __name__ == "__main__":
     import tempfile
 
     for fault in _on_small_disks(Path(tempfile.mkdtemp())):
-        print("\t".join(fault), flush=True)
+        print(json.dumps(fault), flush=True)

@@ -124,7 +124,7 @@ def _of_tf_privacy(given: dict[str, np.ndarray]) -> dict[str, Any]:
     script = Path(__file__).parent / "peers" / "attacks_tf_privacy.py"
     with tempfile.TemporaryDirectory() as room:
         path = Path(room) / "scores.npz"
-        np.savez(path, **given)
+        np.savez(path, allow_pickle=False, **given)  # pyright: ignore[reportArgumentType]
         done = subprocess.run([python, script, path], capture_output=True, text=True, check=False)
     if done.returncode:
         return {"problem": done.stderr.strip().splitlines()[-1]}

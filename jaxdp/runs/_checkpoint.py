@@ -2,9 +2,9 @@
 model that is left of them.
 
 A checkpoint holds the parameters, the states of the optimizer, of the clip rule and of the noise, the keys, the step, the totals
-of the unfinished epoch and the ledger. It is written to a temporary folder and renamed, so a kill leaves the one before. The two
-newest are kept; a damaged one is passed over for the one before, which leads to the same result. They are private, and go with
-the keys when the run is finished; the model has a folder of its own.
+of the unfinished epoch, the records of those before and the ledger. It is written to a temporary folder and renamed, so a kill
+leaves the one before. The two newest are kept; a damaged one is passed over for the one before, which leads to the same result.
+They are private, and go with the keys when the run is finished; the model has a folder of its own.
 """
 
 import gc
@@ -14,7 +14,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -34,16 +34,18 @@ from ._of_one import CheckpointerOfOne
 
 _Read = TypeVar("_Read")
 _TREES = ("opt_state", "rule_state", "noise_state")  # of a state, beside its parameters and keys
+_TOLD = ("totals", "ledger", "metrics")  # beside the arrays
 _CHANGING = ("params", "keys", *_TREES)
 
 
 class Checkpoint(NamedTuple):
-    """A state as it is saved, its ledger with it; the totals so far of the epoch under way; and the parameters to predict with,
-    where they are not the state's own."""
+    """A state as it is saved, its ledger with it; the totals so far of the epoch under way; the parameters to predict with, where
+    they are not the state's own; and what was recorded of the epochs before."""
 
     state: TrainState
     totals: dict[str, float]
     model: Any = None
+    metrics: Sequence[dict[str, Any]] = ()
 
 
 class CheckpointFolder:
@@ -65,16 +67,36 @@ class CheckpointFolder:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._checkpointer.close()
+        failed = None
+        with _orbax():
+            try:
+                self._checkpointer.close()
+            except Exception as error:  # what it was still writing
+                failed = _reason(error)
+            if failed is not None or exception[0] is not None:
+                _let_others_end()
+        if failed is not None and exception[0] is None:
+            raise UsageError(f"{self._folder} can't be written ({failed}): see that there is room, and go on")
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint; returns when it is on disk."""
+        """Write a checkpoint; returns when it is on disk, and raises `UsageError` where it can't be."""
         state = checkpoint.state
         arrays = here(_arrays(checkpoint))
-        metadata = {"totals": checkpoint.totals, "ledger": state.ledger.to_dict(), "digest": _digest(arrays)}
-        metadata["fingerprint"] = self._fingerprint
+        told = {"totals": checkpoint.totals, "ledger": state.ledger.to_dict(), "metrics": list(checkpoint.metrics)}
+        metadata = {**told, "digest": _digest(arrays, told), "fingerprint": self._fingerprint}
+        failed = None
         with _orbax():
-            self._checkpointer.save(state.step, arrays, custom_metadata=metadata, overwrite=True)
+            try:
+                self._checkpointer.save(state.step, arrays, custom_metadata=metadata, overwrite=True)
+            except Exception as error:  # orbax and tensorstore raise what they like on a disk that is full
+                failed = _reason(error)
+            if failed is not None:
+                _let_others_end()
+        if failed is not None:
+            raise UsageError(
+                f"checkpoint {self._folder / str(state.step)} can't be written ({failed}): see that there is room, and go on "
+                "from the one before"
+            )
         self._folder.chmod(0o700)
         close_to_others(self._folder / str(state.step))
 
@@ -114,7 +136,7 @@ class CheckpointFolder:
                     raise
                 except Exception as error:  # orbax and tensorstore raise what they like on damaged files
                     damaged.append(f"checkpoint {self._folder / str(step)} is damaged ({_reason(error)})")
-                _let_reads_end()
+                _let_others_end()
         if damaged:
             raise UsageError(
                 "; ".join(damaged) + ": none can be read, so the run can't go on; start it anew in another folder"
@@ -133,7 +155,7 @@ class CheckpointFolder:
         with _orbax():
             metadata: Any = self._checkpointer.metadata(step).custom_metadata
             arrays: Any = self._checkpointer.load(step, like)
-        if not metadata or metadata.get("digest") != _digest(arrays):
+        if not metadata or metadata.get("digest") != _digest(arrays, {name: metadata.get(name) for name in _TOLD}):
             raise ValueError("its contents don't match their digest")
         return arrays, metadata
 
@@ -158,7 +180,7 @@ class CheckpointFolder:
             raise UsageError(
                 f"checkpoint {self._folder / str(step)} has another ledger than this run after {step} steps: it is of another run"
             )
-        return Checkpoint(state, metadata["totals"], arrays.get("model"))
+        return Checkpoint(state, metadata["totals"], arrays.get("model"), metadata["metrics"])
 
 
 def here(tree: Any) -> Any:
@@ -219,7 +241,7 @@ def load_model(folder: Path, like: Any) -> tuple[Any, int] | None:
                 return _newest_model(checkpointer, like)
             except Exception as error:  # orbax and tensorstore raise what they like on damaged files
                 reason = _reason(error)
-            _let_reads_end()
+            _let_others_end()
     except Exception as error:  # it reads the model's description first, too
         reason = _reason(error)
     raise UsageError(f"the model in {folder} is damaged ({reason}): bring back the folder, or train anew")
@@ -294,8 +316,9 @@ def _stored_key(leaf: Any, like: Any) -> Any:
     return jax.random.wrap_key_data(array, impl=jax.random.key_impl(like)) if _is_key(like) else array
 
 
-def _digest(arrays: Any) -> str:
-    digest = hashlib.sha256()
+def _digest(arrays: Any, told: Any = None) -> str:
+    """Of arrays, and of what is told beside them in JSON."""
+    digest = hashlib.sha256(b"" if told is None else json.dumps(told, sort_keys=True).encode())
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
         array = np.asarray(leaf)
         digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
@@ -303,8 +326,8 @@ def _digest(arrays: Any) -> str:
     return digest.hexdigest()
 
 
-def _let_reads_end() -> None:
-    """Of reads that fail beside the first, their threads and asyncio tell as they end and are collected: here, unheard."""
+def _let_others_end() -> None:
+    """Of what fails beside the first, threads and asyncio tell as they end and are collected: here, unheard."""
     time.sleep(0.2)
     gc.collect()
 

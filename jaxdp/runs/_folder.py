@@ -26,7 +26,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -39,6 +39,7 @@ PRIVATE = "private"
 _METRICS = f"{PRIVATE}/metrics.jsonl"
 _SECRETS = f"{PRIVATE}/run.json"
 _ROOM_NEEDED = 64 * 2**20
+_SEAL = "sha256"
 
 
 def new_path(name: str) -> Path:
@@ -214,6 +215,17 @@ class RunFolder:
         """Write a JSON file, all or nothing."""
         self.write_text(name, json.dumps(content, indent=2) + "\n")
 
+    def write_sealed_json(self, name: str, content: dict[str, Any]) -> None:
+        """Write a JSON object with its own SHA-256, all or nothing: for what another digit damages and leaves readable."""
+        self.write_json(name, {**content, _SEAL: _seal(content)})
+
+    def read_sealed_json(self, name: str) -> dict[str, Any]:
+        """The content of what `write_sealed_json` wrote; raises `UsageError` where it is missing or damaged."""
+        content = self.read_json(name)
+        if not isinstance(content, dict) or content.pop(_SEAL, None) != _seal(content):
+            raise UsageError(f"{self.path / name} is not as it was written: the run's folder is damaged")
+        return content
+
     def write_text(self, name: str, content: str) -> None:
         """Write a text file, all or nothing; for its owner alone in private/."""
         self.write_bytes(name, content.encode())
@@ -239,8 +251,8 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise UsageError(f"{self.path / name} can't be read ({error}): the run's folder is damaged") from error
 
-    def metrics(self, up_to_step: int | None = None) -> list[dict[str, Any]]:
-        """The epochs recorded so far, none that ended after `up_to_step`; a line cut short by a kill is left out."""
+    def metrics(self) -> list[dict[str, Any]]:
+        """The epochs recorded so far; a line cut short by a kill is left out."""
         try:
             lines = (self.path / _METRICS).read_text("utf-8").splitlines()
         except (FileNotFoundError, PermissionError):
@@ -251,10 +263,9 @@ class RunFolder:
                 records.append(json.loads(line))
             except ValueError:
                 break
-        records = [record for record in records if isinstance(record, dict) and "step" in record]
-        return [record for record in records if up_to_step is None or record["step"] <= up_to_step]
+        return [record for record in records if isinstance(record, dict) and "step" in record]
 
-    def keep_metrics(self, records: list[dict[str, Any]]) -> None:
+    def keep_metrics(self, records: Iterable[dict[str, Any]]) -> None:
         """Make `records` all that is recorded."""
         self.write_text(_METRICS, "".join(json.dumps(record) + "\n" for record in records))
 
@@ -262,6 +273,10 @@ class RunFolder:
         """Record one more epoch."""
         with self._open(self.path / _METRICS, "ab") as file:
             file.write(f"{json.dumps(record)}\n".encode())
+
+
+def _seal(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def close_to_others(path: Path) -> None:

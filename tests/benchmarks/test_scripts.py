@@ -20,6 +20,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
         ("pate.py --repeats 1", "pate.json"),
         ("reading.py --quick", "reading-quick.json"),
         ("audit.py --quick", "audit.png"),
+        ("shadows.py --quick --no-tf-privacy", "shadows-quick.json"),
     ],
 )
 def test_a_benchmark_runs_and_leaves_its_results(command: str, left: str, tmp_path: Path) -> None:
@@ -27,3 +28,10 @@ def test_a_benchmark_runs_and_leaves_its_results(command: str, left: str, tmp_pa
     environment = os.environ | {"PYTHONPATH": str(BENCHMARKS.parent)}
     subprocess.run([sys.executable, BENCHMARKS / script, *options, "--results", tmp_path], check=True, env=environment)
     assert len(list(tmp_path.glob(f"*/{left}"))) == 1
+
+
+@pytest.mark.slow("minutes")
+def test_twenty_kills_at_random_moments_change_no_end(tmp_path: Path) -> None:
+    """Of training on a table and on images with canaries, of PATE and of an audit; every end is compared to the bit."""
+    command = [sys.executable, BENCHMARKS / "faults.py", "--kills", "20", "--only-kills", "--results", tmp_path]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(BENCHMARKS.parent)})

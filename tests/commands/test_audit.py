@@ -206,7 +206,7 @@ def test_canaries_of_noise_and_of_ones_own_are_trained_on_and_audited(
         found = json.loads(capsys.readouterr().out)
         assert found["auroc"] > (0.9 if attack != "entropy" else 0.5)
     text = (tmp_path / "run" / "private" / "audit" / "audit.txt").read_text()
-    assert "looks at how sure the final model is of it, and of the other classes" in text
+    assert "looks at how sure the final model is of it, and of the others" in text
 
 
 @pytest.mark.slow

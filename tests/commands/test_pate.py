@@ -68,6 +68,7 @@ def test_a_run_leaves_its_folder_and_keeps_apart_what_is_private(finished: Path)
     names = {path.name for path in finished.iterdir()}
     assert names == {*PUBLIC, "config.json", "summary.json", "model", "private"}
     private = {"keys.json", "predictions.npy", "votes.npy", "votes.png", "epsilon.png", "report.json", "statement.json"}
+    private |= {"labels.json"}
     private |= {"run.json", "metrics.jsonl", "summary.json", "student.png", "lock"}
     assert {path.name for path in (finished / "private").iterdir()} == private
     assert (finished / "private").stat().st_mode & 0o077 == 0
@@ -125,6 +126,7 @@ def test_the_epsilon_is_that_of_the_votes_that_were_cast(finished: Path) -> None
 
 def test_the_keys_with_which_noise_could_be_subtracted_are_erased(finished: Path) -> None:
     keys = json.loads((finished / "private" / "keys.json").read_text())
+    assert len(keys.pop("sha256")) == 64
     assert set(keys.values()) == {None}
 
 
@@ -173,6 +175,37 @@ def test_a_run_broken_off_at_any_stage_ends_as_one_that_was_not(
     cli.main(["pate", "--resume", str(folder)])
     assert result(folder) == result(finished)
     assert json.loads((folder / "private" / "keys.json").read_text())["noise"] is None
+
+
+@pytest.mark.slow
+def test_files_that_a_run_goes_on_from_are_refused_where_a_bit_of_them_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+
+    def break_off(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def refused_where_damaged(name: str) -> None:
+        whole = (folder / name).read_bytes()
+        for at in (len(whole) // 2, len(whole) - 2):
+            (folder / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            assert str(folder / name) in refused(["pate", "--resume", str(folder)], capsys)
+        (folder / name).write_bytes(whole[: len(whole) // 2])
+        assert str(folder / name) in refused(["pate", "--resume", str(folder)], capsys)
+        (folder / name).write_bytes(whole)
+
+    for place, names in (
+        ("write", ("private/predictions.npy", "private/keys.json")),
+        ("erase_keys", ("labels.csv", "private/labels.json")),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(_pipeline, place, break_off)
+            with pytest.raises(SystemExit):
+                cli.main(options(folder) if place == "write" else ["pate", "--resume", str(folder)])
+        capsys.readouterr()
+        for name in names:
+            refused_where_damaged(name)
 
 
 @pytest.mark.slow

@@ -1,12 +1,6 @@
 """A run that dies loses nothing: killed, damaged or interrupted, it resumes to the result of one that never stopped."""
 
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +16,6 @@ from jaxdp import cli
 from jaxdp.clipping import Quantile
 from jaxdp.runs import Checkpoint, CheckpointFolder, _loop
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
 EPOCHS = 4
 LESS_LIKELY = ("empty files", "an empty folder")
 COMMON = ["--batch-size", "64", "--delta", "1e-3", "--seed", "7", "--opt", "adam", "--noise-multiplier", "2"]
@@ -179,30 +172,15 @@ def test_where_every_checkpoint_is_damaged_the_run_is_refused_and_left_as_it_is(
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_random_moments_and_resumed_ends_bit_for_bit_as_one_never_killed(tmp_path: Path) -> None:
-    options = ["train", "--model", "mlp", "--data-dir", str(FIXTURES), "--epochs", "16", *COMMON]  # with dropout, too
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {**os.environ, "JAX_PLATFORMS": "cpu"}}
-    whole = subprocess.Popen(
-        [sys.executable, "-m", "jaxdp.cli", *options, "--output", str(tmp_path / "whole")], **quiet
-    )
-    killed, metrics = tmp_path / "killed", tmp_path / "killed" / "private" / "metrics.jsonl"
-    command = [*options, "--output", str(killed)]
-    for attempt in range(3):
-        process = subprocess.Popen([sys.executable, "-m", "jaxdp.cli", *command], **quiet)
-        lines_before = len(metrics.read_text().splitlines()) if metrics.exists() else 0
-        while process.poll() is None and (
-            not metrics.exists() or len(metrics.read_text().splitlines()) <= lines_before
-        ):
-            time.sleep(0.01)
-        delay = random.SystemRandom().uniform(0, 1.0)
-        time.sleep(delay)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        print(
-            f"attempt {attempt}: killed {delay:.3f} s after an epoch, {len(metrics.read_text().splitlines())} epochs made"
-        )
-        command = ["train", "--resume", str(killed)]
-    assert not (killed / "summary.json").exists(), "the run ended before it was killed three times"
-    subprocess.run([sys.executable, "-m", "jaxdp.cli", *command], check=True, **quiet)
-    assert whole.wait() == 0
-    assert result(killed) == result(tmp_path / "whole")
+@pytest.mark.parametrize("damaged", [b"", b'{"epoch": 1, "step": 8, "train_loss": 9.0}\n', None])
+def test_records_of_epochs_that_were_damaged_come_back_from_the_checkpoint(
+    damaged: bytes | None, options: list[str], tmp_path: Path, undisturbed: Any, monkeypatch
+) -> None:
+    interrupt_at_epoch_of(options, 4, tmp_path / "run", monkeypatch)
+    metrics = tmp_path / "run" / "private" / "metrics.jsonl"
+    if damaged is None:
+        metrics.unlink()
+    else:
+        metrics.write_bytes(damaged)
+    cli.main(["train", "--resume", str(tmp_path / "run")])
+    assert result(tmp_path / "run") == undisturbed

@@ -15,7 +15,7 @@ from ...pate._graph import graph_coordinates
 from ...runs._device import check_room
 from ...runs._folder import RunFolder
 from ...runs._report import rows_shown
-from ._predictions import save_array
+from ._predictions import load_array, save_array
 
 _NEIGHBOURS, _DIMENSIONS, _LEAST_PUBLIC = 10, 20, 2
 
@@ -32,7 +32,7 @@ class Coordinates:
     def both(self) -> tuple[np.ndarray, np.ndarray]:
         """Of the public images and of the private ones, in the graph of the public ones."""
         paths = self._paths
-        if not paths[1].exists():
+        if not all(path.exists() for path in paths):
             public, private = (
                 _scattering(self.data).prepare(images, progress=rows_shown)
                 for images in (self.data.test_images[: self.public], self.data.train_images)
@@ -41,7 +41,7 @@ class Coordinates:
             found = graph_coordinates(public, private, neighbours=neighbours, dimensions=dimensions)
             for path, array in zip(paths, found, strict=True):
                 save_array(path, array)
-        return np.load(paths[0]), np.load(paths[1])
+        return load_array(paths[0]), load_array(paths[1])
 
     def erase(self) -> None:
         """Take the files away; doing it again does no harm."""

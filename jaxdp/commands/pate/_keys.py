@@ -9,6 +9,7 @@ from ..._errors import UsageError
 from ...runs._folder import PRIVATE, RunFolder
 from ...runs._key_source import KeySource
 
+_FILE = f"{PRIVATE}/keys.json"
 SECRET = ("teachers", "noise")  # of the keys
 KEYS = (*SECRET, "queries", "student", "first_student")
 
@@ -16,12 +17,12 @@ KEYS = (*SECRET, "queries", "student", "first_student")
 def write_keys(folder: RunFolder, source: KeySource) -> None:
     """Draw all of the run's keys, and keep them."""
     keys = {name: source.key(name) if name in SECRET else source.public_key(name) for name in KEYS}
-    folder.write_json(f"{PRIVATE}/keys.json", {name: jax.random.key_data(key).tolist() for name, key in keys.items()})
+    folder.write_sealed_json(_FILE, {name: jax.random.key_data(key).tolist() for name, key in keys.items()})
 
 
 def read_key(folder: RunFolder, name: str) -> Any:
     """One of the run's keys."""
-    words = folder.read_json(f"{PRIVATE}/keys.json")[name]
+    words = folder.read_sealed_json(_FILE)[name]
     if words is None:
         raise UsageError(
             f"{folder.path} has erased its key of the {name}, and is not finished with them: start the run anew"
@@ -31,5 +32,5 @@ def read_key(folder: RunFolder, name: str) -> Any:
 
 def erase_keys(folder: RunFolder, *names: str) -> None:
     """Forget keys that are not needed any more."""
-    keys = folder.read_json(f"{PRIVATE}/keys.json")
-    folder.write_json(f"{PRIVATE}/keys.json", {name: None if name in names else words for name, words in keys.items()})
+    keys = folder.read_sealed_json(_FILE)
+    folder.write_sealed_json(_FILE, {name: None if name in names else words for name, words in keys.items()})

@@ -10,7 +10,7 @@ import importlib.metadata
 import json
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -48,9 +48,8 @@ from ._coordinates import Coordinates, check_graph
 from ._keys import KEYS, SECRET, erase_keys, read_key, write_keys
 from ._options import PateOptions
 from ._plots import plot_student
-from ._predictions import read_labels
 from ._recipe import student_model, student_step
-from ._release import publish, release, write
+from ._release import labels_of, publish, release, write
 from ._report import summary_table
 from ._teach import rows_of_queries, teach
 
@@ -263,7 +262,7 @@ class _Job:
     def _learn(self, model: Classifier) -> None:
         """Train the student, and write what came out."""
         options, held_back = self.options, slice(self.public, None)
-        asked, answers, _ = read_labels(self.folder.path / "labels.csv")
+        asked, answers, _ = labels_of(self.folder)
         step = student_step(model, options, self._filled_up(asked, answers), options.student_steps)
         of_init, of_steps = jax.random.split(read_key(self.folder, "student"))
         fresh = step.init(model.init(of_init), of_steps)
@@ -274,7 +273,7 @@ class _Job:
                 self.console.print(f"{line}: going on from the one before", highlight=False, soft_wrap=True)
             start = start or _checkpoint(fresh, Totals())
             state = start.state
-            self.folder.keep_metrics(self.folder.metrics(up_to_step=start.state.step))
+            self.folder.keep_metrics(start.metrics)
             with progress_display(self.console, options.student_steps, start.state.step) as display:
 
                 def on_steps(made: int, totals: Totals) -> None:
@@ -287,7 +286,7 @@ class _Job:
                     steps_per_epoch=per_epoch,
                     steps=options.student_steps,
                     on_steps=on_steps,
-                    save=lambda state, totals: checkpoints.save(_checkpoint(state, totals)),
+                    save=lambda state, totals: checkpoints.save(_checkpoint(state, totals, self.folder.metrics())),
                 )
                 for _, state, totals in loop.epochs(start.state, Totals(**start.totals)):
                     loss, accuracy = model.evaluate(
@@ -301,7 +300,7 @@ class _Job:
                     }
                     record |= {"test_loss": loss, "test_accuracy": accuracy}
                     self.folder.add_metrics(record)
-                    checkpoints.save(_checkpoint(state, Totals()))
+                    checkpoints.save(_checkpoint(state, Totals(), self.folder.metrics()))
                     display.end_of_epoch(
                         f"student, step {state.step}/{options.student_steps}: agrees with {record['agreement']:.2%} of its "
                         f"labels, {accuracy:.2%} on the held-back images"
@@ -311,7 +310,7 @@ class _Job:
     def _keep(self, state: TrainState) -> None:
         """Write the student, the picture, and then what came out, which stays private."""
         records = self.folder.metrics()
-        asked, answers, answered = read_labels(self.folder.path / "labels.csv")
+        asked, answers, answered = labels_of(self.folder)
         right = answers[answered] == self.data.test_labels[asked[answered]]
         statement = self.folder.read_json("statement.json")
         summary = {
@@ -340,9 +339,9 @@ class _Job:
         self.folder.write_json("summary.json", {name: summary[name] for name in shown})
 
 
-def _checkpoint(state: TrainState, totals: Totals) -> Checkpoint:
+def _checkpoint(state: TrainState, totals: Totals, metrics: Sequence[dict[str, Any]] = ()) -> Checkpoint:
     """The student as it is kept, whose averaged parameters are those that predict."""
-    return Checkpoint(state, asdict(totals), state.params[1])
+    return Checkpoint(state, asdict(totals), state.params[1], metrics)
 
 
 def _show(folder: RunFolder, console: Console) -> None:

@@ -1,6 +1,8 @@
 """Predictions of teachers who live elsewhere, from a file; and the labels, to a file and back."""
 
 import csv
+import hashlib
+import io
 import zipfile
 from pathlib import Path
 
@@ -104,8 +106,19 @@ def read_labels(
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
-    """Write a .npy file, all or nothing."""
+    """Write a .npy file, all or nothing; after its end, where NumPy doesn't look, stands its SHA-256."""
     temporary = path.with_suffix(".tmp.npy")
-    np.save(temporary, array)
+    file = io.BytesIO()
+    np.save(file, array)
+    temporary.write_bytes(file.getvalue() + hashlib.sha256(file.getvalue()).digest())
     close_to_others(temporary)
     temporary.replace(path)
+
+
+def load_array(path: Path) -> np.ndarray:
+    """What `save_array` wrote; raises `UsageError` where it is damaged."""
+    content = path.read_bytes()
+    body, seal = content[: -hashlib.sha256().digest_size], content[-hashlib.sha256().digest_size :]
+    if hashlib.sha256(body).digest() != seal:
+        raise UsageError(f"{path} is not as it was written: the run's folder is damaged; start the run anew in another")
+    return np.load(io.BytesIO(body), allow_pickle=False)

@@ -6,6 +6,7 @@ more of the private data than was paid for lies in private/: the votes, the data
 claims it for labels and figure together.
 """
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,9 @@ from ...pate._votes import vote_counts
 from ...pate.aggregators import Aggregator
 from ...runs._folder import PRIVATE, RunFolder, close_to_others
 from ._plots import plot_agreement, plot_epsilon
-from ._predictions import write_labels
+from ._predictions import read_labels, write_labels
 
+_SEAL = f"{PRIVATE}/labels.json"  # by which the labels are known again
 _TO_STATE = f"{PRIVATE}/statement.json"  # the statement before it says anything of keys
 
 
@@ -139,7 +141,25 @@ def write(released: Released, folder: RunFolder, records: int, nonce: str) -> No
     folder.write_json(f"{PRIVATE}/report.json", all_figures(report))
     stated = {"ledger": report.ledger(nonce=nonce).to_dict(), "statement": statement(report, records)}
     folder.write_json(_TO_STATE, {**public_figures(report), **stated})
+    folder.write_sealed_json(_SEAL, {"labels": _digest(released.rows, released.labels, released.answered)})
     write_labels(folder.path / "labels.csv", released.labels, released.answered, released.rows)
+
+
+def labels_of(
+    folder: RunFolder,
+) -> tuple[Int[np.ndarray, " asked"], Int[np.ndarray, " asked"], Bool[np.ndarray, " asked"]]:
+    """What `read_labels` finds in a run's folder; raises `UsageError` where it isn't what was written."""
+    found = read_labels(folder.path / "labels.csv")
+    if folder.read_sealed_json(_SEAL)["labels"] != _digest(*found):
+        raise UsageError(f"{folder.path / 'labels.csv'} is not as it was written: bring back the run's own file")
+    return found
+
+
+def _digest(*arrays: np.ndarray) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.asarray(array, np.int64).tobytes())
+    return digest.hexdigest()
 
 
 def publish(folder: RunFolder, notes: tuple[str, ...] = ()) -> None:

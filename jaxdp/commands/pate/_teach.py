@@ -24,7 +24,7 @@ from ...runs._report import progress_display
 from ._coordinates import Coordinates
 from ._keys import read_key
 from ._options import PateOptions
-from ._predictions import save_array
+from ._predictions import load_array, save_array
 from ._recipe import Teaching, distorting_teaching, linear_teaching, teacher_optimizer
 
 _SECONDS_BETWEEN_SAVES = 1.0
@@ -50,7 +50,7 @@ def teach(
         nobody = np.full((options.teachers, options.queries), -1, np.int32)
         rows = rows_of_queries(folder, options, coordinates.public)
         key = np.asarray(jax.random.key_data(read_key(folder, "teachers")))
-        told = {"key": key, "rows": rows, "found": np.load(path) if path.exists() else nobody}
+        told = {"key": key, "rows": rows, "found": load_array(path) if path.exists() else nobody}
         if options.teacher_model == "graph":
             public, private = coordinates.both
             told |= {"private": private, "queries": public[rows]}

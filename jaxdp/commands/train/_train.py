@@ -5,6 +5,7 @@ import os
 import secrets
 import shlex
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -277,7 +278,7 @@ class _Job:
                 )
             start = fresh
             checkpoints.save(start)
-        self.folder.keep_metrics(self.folder.metrics(up_to_step=start.state.step))
+        self.folder.keep_metrics(start.metrics)
         return start
 
     def _step(self) -> Any:
@@ -301,7 +302,7 @@ class _Job:
 
             def save(state: TrainState, totals: Totals) -> None:
                 assert checkpoints is not None
-                checkpoints.save(_checkpoint(state, totals))
+                checkpoints.save(_checkpoint(state, totals, self.folder.metrics()))
 
             def end_of_epoch(epoch: int, state: TrainState, totals: Totals) -> bytes:
                 self._tell_of_waiting(loop)
@@ -379,10 +380,10 @@ class _Job:
         return self.plan.run.epsilon(delta=self.options.delta, accountant=self.plan.accountant, steps=made)
 
 
-def _checkpoint(state: TrainState, totals: Totals) -> Checkpoint:
+def _checkpoint(state: TrainState, totals: Totals, metrics: Sequence[dict[str, Any]] = ()) -> Checkpoint:
     """The part of a state and of the epoch under way that is kept."""
     model = params_of(state)
-    return Checkpoint(state, asdict(totals), None if model is state.params else model)
+    return Checkpoint(state, asdict(totals), None if model is state.params else model, metrics)
 
 
 def _show(folder: RunFolder, console: Console) -> None:
