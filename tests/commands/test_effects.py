@@ -65,6 +65,7 @@ WITHOUT_EFFECT: list[tuple[type, list[str], dict[str, str]]] = [
             "fold": "1",
             "precision": "bf16",
             "truncated-batch-size": "64",
+            "canaries": "noise",
         },
     ),
     (TrainOptions, TABLE, {"data-dir": "/tmp", "reading": "disk"}),
