@@ -39,8 +39,9 @@ class ProgressDisplay:
 
 
 def rows_shown(rows: range, said: str) -> Iterable[int]:
-    """The rows one by one, with a bar of how far they are, as `jaxdp.data` asks for."""
-    return track(rows, said, transient=True)
+    """The rows one by one, with a bar of how far they are, as `jaxdp.data` asks for; not where predictions may be printed."""
+    console = Console(stderr=True)
+    return track(rows, said, console=console, transient=True, disable=not console.is_terminal)
 
 
 @contextmanager
