@@ -114,7 +114,8 @@ def _earlier(options: Options) -> list[Kill]:
 def _killed(all_jobs: list[Job], options: Options, room: Path, made: int) -> Iterator[Kill]:
     """Those kills that are asked for and not made yet, as many at a time as there are cores."""
     workers = os.cpu_count() or 1
-    wholes = {job.name: _undisturbed(job, room) for job in all_jobs}
+    with ThreadPoolExecutor(workers) as pool:
+        wholes = dict(pool.map(lambda job: (job.name, _undisturbed(job, room)), all_jobs))
     turns = [job for job, share in zip(all_jobs, _SHARES, strict=True) for _ in range(share)]
     rng = random.Random(options.seed)
     chosen = [(turns[number % len(turns)], random.Random(rng.random())) for number in range(options.kills)]

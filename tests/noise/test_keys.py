@@ -89,6 +89,10 @@ ENTRIES: dict[str, Callable[[Any], Any]] = {
         _stop, _stop, jnp.ones((2, 3)), np.array([0, 1]), optimizer=optax.sgd(0.1), steps=1, key=key,
         mildly=_stop, strongly=_stop,
     ),
+    "train_shadows": lambda key: audit.train_shadows(
+        _stop, _stop, (np.ones((4, 1)), np.zeros(4, int)), num_shadows=4, optimizer=optax.sgd(0.1), epochs=1,
+        batch_size=1, key=key,
+    ),
     "gradient_canaries": lambda key: audit.gradient_canaries(RUN, _stop, optax.sgd(0.1), {}, np.ones(2), key=key),
     "distorted": lambda key: distorted(key, jnp.zeros((28, 28, 1), jnp.uint8)),
     "erased": lambda key: erased(key, jnp.zeros((28, 28, 1))),
