@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +130,7 @@ def _undisturbed(job: Job, room: Path) -> Whole:
     for number in range(2):
         folder, start = room / f"{job.name}-whole-{number}", time.perf_counter()
         process = Started(job.new(folder))
-        begun = _wait(process, lambda folder=folder: (folder / job.begun).exists()) - start
+        begun = process.until(lambda folder=folder: (folder / job.begun).exists()) - start
         errors = process.wait()
         ended = time.perf_counter() - start
         if process.returncode:
@@ -148,7 +148,7 @@ def _kill(job: Job, whole: Whole, rng: random.Random, room: Path) -> Kill:
         process = Started(job.new(folder))
         begun = start
         if rng.random() > _ANY_MOMENT and job.name != "audit":  # whose folder is there when it ends
-            begun = _wait(process, lambda folder=folder: (folder / job.begun).exists())
+            begun = process.until(lambda folder=folder: (folder / job.begun).exists())
             longest = whole.ended - whole.begun
         else:
             longest = whole.ended
@@ -164,14 +164,7 @@ def _kill(job: Job, whole: Whole, rng: random.Random, room: Path) -> Kill:
     if code:
         return Kill(job.name, seconds, when, f"{faults_on_disk.WRONG}: {errors[-500:]}")
     same = job.end(folder) == whole.end
-    return Kill(job.name, seconds, when, "the same end" if same else f"{faults_on_disk.WRONG}: another end")
-
-
-def _wait(process: Started, there: Callable[[], bool]) -> float:
-    """The moment at which that is so, or at which the process has ended."""
-    while process.runs() and not there():
-        time.sleep(0.005)
-    return time.perf_counter()
+    return Kill(job.name, seconds, when, faults_on_disk.SAME if same else f"{faults_on_disk.WRONG}: another end")
 
 
 def _when(folder: Path, job: Job) -> str:

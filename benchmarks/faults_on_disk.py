@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -38,7 +37,7 @@ def tried(all_jobs: list[Job], room: Path) -> list[Fault]:
         tasks = [task for job in (train, canaries, pate) for task in _damages(job, room)]
         tasks += [partial(_two_at_once, job, room) for job in (train, pate)]
         found = list(track(pool.map(lambda task: task(), tasks), "damage", total=len(tasks)))
-    found += [_other_data(train, room), *(_disks(train) if _can_mount() else [])]
+    found += [_other_data(train, room), *(_disks() if _can_mount() else [])]
     return found
 
 
@@ -61,8 +60,7 @@ def _break_off(job: Job, folder: Path) -> None:
     process = Started(job.new(folder))
     checkpoints = lambda: list((folder / "private" / "checkpoints").glob("[1-9]*[0-9]"))
     enough = lambda: len(checkpoints()) > 1 or (folder / "private" / "votes.npy").exists()
-    while process.runs() and not enough():
-        time.sleep(0.002)
+    process.until(enough)
     process.kill()
     process.wait()
     if process.returncode != -signal.SIGKILL:
@@ -82,9 +80,14 @@ def _damaged(job: Job, broken: Path, whole: Path, name: Path, what: str) -> Faul
 def _gone_on(job: Job, command: list[str], folder: Path, end: str) -> tuple[str, str]:
     """What comes of a command: its outcome and the line that it said."""
     code, errors = said(command)
-    lines = errors.strip().splitlines()
     if code == 0:
         return (SAME, "") if job.end(folder) == end else (f"{WRONG}: another end", "")
+    return _judged(code, errors)
+
+
+def _judged(code: int, errors: str) -> tuple[str, str]:
+    """Whether a command that didn't do what it was asked said so in one line: the outcome, and the line."""
+    lines = errors.strip().splitlines()
     if code == 2 and len(lines) == 1 and lines[0].startswith("jaxdp: error: "):
         return REFUSED, lines[0]
     return f"{WRONG}: exit code {code}, {errors[-300:]}", ""
@@ -127,8 +130,7 @@ def _two_at_once(job: Job, room: Path) -> Fault:
     """A second process in the folder of one that runs."""
     folder = room / f"{job.name}-two"
     first = Started(job.new(folder))
-    while first.runs() and not (folder / job.begun).exists():
-        time.sleep(0.005)
+    first.until(lambda: (folder / job.begun).exists())
     os.killpg(first.pid, signal.SIGSTOP)  # so that the other comes before it ends
     outcome, line = _gone_on(job, job.again(folder), folder, "")
     os.killpg(first.pid, signal.SIGCONT)
@@ -146,9 +148,8 @@ def _can_mount() -> bool:
         return False
 
 
-def _disks(job: Job) -> list[Fault]:
+def _disks() -> list[Fault]:
     """What happens on a disk that fills up, and on one that can't be written: in a process that has such disks."""
-    del job
     script = Path(__file__)
     asked = subprocess.run(
         ["unshare", "-rm", sys.executable, str(script)], check=True, text=True, stdout=subprocess.PIPE
@@ -168,17 +169,12 @@ def _on_small_disks(room: Path) -> Iterator[Fault]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_ROOM}", "none", disk], check=True)
     folder = disk / "run"
     process = Started(job.new(folder))
-    while process.runs() and not (folder / job.begun).exists():
-        time.sleep(0.005)
+    process.until(lambda: (folder / job.begun).exists())
     filler = disk / "filler"
     _fill(filler)
     errors = process.wait()
-    lines = errors.strip().splitlines()
-    one_line = process.returncode == 2 and len(lines) == 1
-    outcome = REFUSED if one_line else f"{WRONG}: exit code {process.returncode}"
-    yield Fault(job.name, "the disk is full", "", outcome, errors[-3000:])
-    outcome, line = _gone_on(job, job.again(folder), folder, end)
-    yield Fault(job.name, "the disk is still full", "", outcome, line)
+    yield Fault(job.name, "the disk is full", "", *_judged(process.returncode, errors))
+    yield Fault(job.name, "the disk is still full", "", *_gone_on(job, job.again(folder), folder, end))
     filler.unlink()
     yield Fault(job.name, "the disk has room again", "", *_gone_on(job, job.again(folder), folder, end))
     _break_off(job, disk / "broken")

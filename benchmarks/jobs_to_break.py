@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -102,6 +103,12 @@ class Started:
     def runs(self) -> bool:
         """Whether it has not ended."""
         return self._process.exitcode is None
+
+    def until(self, there: Callable[[], bool]) -> float:
+        """The moment at which that is so, or at which it has ended."""
+        while self.runs() and not there():
+            time.sleep(0.002)
+        return time.perf_counter()
 
     def kill(self) -> None:
         """SIGKILL to all of the group."""

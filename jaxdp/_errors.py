@@ -1,4 +1,13 @@
-"""The one exception that jaxdp raises when it is asked for something that it can't do truthfully."""
+"""The one exception that jaxdp raises when it is asked for something that it can't do truthfully, and those of NumPy's files."""
+
+import zipfile
+import zlib
+
+NOT_ARRAYS = (
+    *(ValueError, KeyError, TypeError, EOFError, MemoryError, SyntaxError, OverflowError),
+    *(NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error),
+)
+"""What `numpy.load` raises, beside `OSError`, for a .npy or .npz file that is damaged, of another kind, or without an array."""
 
 
 class UsageError(ValueError):

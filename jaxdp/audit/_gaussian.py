@@ -26,8 +26,8 @@ def epsilon_one_run_gaussian(scores: Any, members: Any, *, delta: float, signifi
 
     Means and standard deviations are taken at the ends of their confidence intervals (Student's t and χ², six one-sided ones at
     a sixth of the significance) that show least; ε is the largest for which some threshold then still contradicts (ε, δ). The
-    paper takes the divergence of the two Gaussians; with the estimates at their worst a threshold is as good, and needs no search
-    through the region.
+    paper takes the divergence of the two Gaussians. A threshold shows no more than that, and at which ends it shows least is
+    known without a search.
 
     Args:
         scores: float [canaries], higher where the attack says that a canary was in.
@@ -51,23 +51,27 @@ def epsilon_one_run_gaussian(scores: Any, members: Any, *, delta: float, signifi
     """
     given = tossed(scores, members)
     delta, level = checked_delta(delta), checked_significance(significance)
-    for name, group in (("in", given.of_members), ("out", given.of_others)):
-        if len(group) < _FEWEST:
-            raise UsageError(
-                f"{len(group)} canaries were {name}: give {_FEWEST} or more of each, or use jaxdp.audit.epsilon_one_run"
-            )
-        if not (shape := _how_gaussian(group)) > _SURELY_NOT:
-            raise UsageError(
-                f"the scores of the canaries that were {name} are not Gaussian (so skewed or heavy-tailed with probability "
-                f"{shape:.1g}): use jaxdp.audit.epsilon_one_run, which assumes nothing of them"
-            )
+    if (objection := _objection(given)) is not None:
+        raise UsageError(f"{objection}, or use jaxdp.audit.epsilon_one_run, which assumes nothing of them")
     return _bound(given, delta, level)
 
 
-def seem_gaussian(given: Canaries) -> bool:
-    """Whether the bound's own check would let these scores pass."""
-    groups = given.of_members, given.of_others
-    return all(len(group) >= _FEWEST and _how_gaussian(group) > _SURELY_NOT for group in groups)
+def bound_if_gaussian(given: Canaries, delta: float, significance: float) -> float | None:
+    """The same of what was checked; None where it would be refused."""
+    return None if _objection(given) else _bound(given, delta, significance)
+
+
+def _objection(given: Canaries) -> str | None:
+    """Why these scores can't be taken for two Gaussians, if they can't, and what to do."""
+    for name, group in (("in", given.of_members), ("out", given.of_others)):
+        if len(group) < _FEWEST:
+            return f"{len(group)} canaries were {name}: give {_FEWEST} or more of each"
+        if not (shape := _how_gaussian(group)) > _SURELY_NOT:
+            return (
+                f"the scores of the canaries that were {name} are not Gaussian (so skewed or heavy-tailed with probability "
+                f"{shape:.1g}): give others"
+            )
+    return None
 
 
 class _Estimate(NamedTuple):
@@ -79,8 +83,8 @@ class _Estimate(NamedTuple):
 
 
 def _bound(given: Canaries, delta: float, significance: float) -> float:
-    part = significance / _INTERVALS
-    present, absent = _estimate(given.of_members, part, -1), _estimate(given.of_others, part, 1)
+    part, unit = significance / _INTERVALS, np.max(np.abs(given.scores))  # of which the bound doesn't depend
+    present, absent = _estimate(given.of_members / unit, part, -1), _estimate(given.of_others / unit, part, 1)
     if not present.mean > absent.mean:
         return 0.0
     reach = 12 * max(present.most, absent.most)
@@ -110,8 +114,9 @@ def _estimate(group: np.ndarray, significance: float, side: int) -> _Estimate:
 
 def _how_gaussian(group: np.ndarray) -> float:
     """How likely Gaussian scores are so skewed or so heavy-tailed, by the statistic of Jarque and Bera; 0 of what is infinite."""
-    if not np.all(np.isfinite(group)) or not (spread := np.std(group)):
+    if not np.all(np.isfinite(group)) or np.ptp(group) == 0:
         return 0.0
-    standard = (group - np.mean(group)) / spread
+    scaled = group / np.max(np.abs(group))  # which can be squared
+    standard = (scaled - np.mean(scaled)) / np.std(scaled)
     skew, kurtosis = np.mean(standard**3), np.mean(standard**4)
     return float(np.exp(-len(group) / 2 * (skew**2 / 6 + (kurtosis - 3) ** 2 / 24)))

@@ -52,13 +52,19 @@ def lira_scores(
             f"target is {list(own.shape)}, shadows are {list(others.shape)} and members {was_in.dtype}{list(was_in.shape)}: "
             f"{_SHADOWS}, and bools of the same shape"
         )
-    mean, deviation = _gaussians(others, ~was_in, "out of", fix_variance=fix_variance)
-    of_out = (own - mean) / deviation
-    if offline:
-        return of_out
-    density_out = -(of_out**2) / 2 - np.log(deviation)
-    mean, deviation = _gaussians(others, was_in, "in", fix_variance=fix_variance)
-    return -(((own - mean) / deviation) ** 2) / 2 - np.log(deviation) - density_out
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = _gaussians(others, ~was_in, "out of", fix_variance=fix_variance)
+        scores = (own - mean) / deviation
+        if not offline:
+            density_out = -(scores**2) / 2 - np.log(deviation)
+            mean, deviation = _gaussians(others, was_in, "in", fix_variance=fix_variance)
+            scores = -(((own - mean) / deviation) ** 2) / 2 - np.log(deviation) - density_out
+    if not np.all(np.isfinite(scores)):
+        raise UsageError(
+            f"the confidences of example {int(np.argmin(np.isfinite(scores)))} are too large to be squared, or too far apart: "
+            "give them as jaxdp.audit.confidence has them of logits"
+        )
+    return scores
 
 
 def _gaussians(values: np.ndarray, chosen: np.ndarray, where: str, *, fix_variance: bool) -> tuple[Any, Any]:

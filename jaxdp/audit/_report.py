@@ -10,7 +10,7 @@ from .. import _checks
 from ._attack import attack_auroc, tpr_at_fpr
 from ._canaries import tossed
 from ._f_dp import epsilon_one_run_f_dp
-from ._gaussian import epsilon_one_run_gaussian, seem_gaussian
+from ._gaussian import bound_if_gaussian
 from ._one_run import checked_delta, checked_significance, epsilon_one_run
 
 _FALSE_ALARMS = (0.001, 0.01)  # shares at which the true positive rate is told
@@ -146,5 +146,5 @@ def report(
         true_positives={rate: tpr_at_fpr(*given, fpr=rate) for rate in _FALSE_ALARMS},
         epsilon=epsilon_one_run(*given, **asked),
         epsilon_f_dp=epsilon_one_run_f_dp(*given, **asked) if delta else None,
-        epsilon_gaussian=epsilon_one_run_gaussian(*given, **asked) if seem_gaussian(given) else None,
+        epsilon_gaussian=bound_if_gaussian(given, delta, level),
     )

@@ -12,12 +12,14 @@ from jaxtyping import Array, Bool, Float, Int32, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._processes import all_well
 from .._types import LossFn, Params
 from ..clipping._inputs import taking_rng_as
 from ..jaxprs._convolutions import with_ordered_convolutions
 from ..noise._keys import Domain, own_key
+from ..pate._agreement import agree_on
 from ..pate._shards import check_inputs, check_records
-from ..pate._side_by_side import SideBySide
+from ..pate._side_by_side import SideBySide, stacked
 from ..pate._teachers import Course, real_logits
 from ..transforms import check_transform
 
@@ -81,6 +83,8 @@ def train_shadows(
 ) -> Shadows:
     """Train models on random halves of the examples in question, and on all others, by one compiled program.
 
+    Several processes call it together, with the same arguments, as they call `jaxdp.pate.train_teachers`.
+
     They show what a model looks like that was trained on an example, and one that wasn't: for `jaxdp.audit.lira_scores`. An
     attack is the stronger the more they are like the model that it attacks.
 
@@ -103,7 +107,7 @@ def train_shadows(
 
     Raises:
         UsageError: for an odd number of models or fewer than four, fewer than two candidates or rows that aren't there, a batch
-            larger than a model's data, or numbers out of range.
+            larger than a model's data, or numbers out of range; and in every process, naming what, where they differ.
 
     References:
         Shokri et al., arXiv 1610.05820; Carlini et al., arXiv 2112.03570.
@@ -117,6 +121,28 @@ def train_shadows(
         >>> shadows.members.sum(axis=0).tolist()
         [2, 2, 2, 2, 2, 2, 2, 2]
     """
+    prepared = lambda: _prepared(
+        loss_fn, init_fn, data, num_shadows, optimizer, epochs, batch_size, key, candidates, at_once
+    )
+    program, keys, rows, chosen, members = all_well(prepared)
+    agree_on(key=key, data=data, candidates=chosen)
+    parts = program.map(lambda shadows: (keys[shadows], rows[shadows]), range(len(rows)))
+    return Shadows(stacked(parts, on_progress), chosen, members)
+
+
+def _prepared(
+    loss_fn: LossFn,
+    init_fn: Callable[[Key[Array, ""]], Any],
+    data: Any,
+    num_shadows: int,
+    optimizer: optax.GradientTransformation,
+    epochs: int,
+    batch_size: int,
+    key: Key[Array, ""],
+    candidates: Any,
+    at_once: int | None,
+) -> tuple[SideBySide, Any, np.ndarray, np.ndarray, np.ndarray]:
+    """The program of a model, each one's key and rows, the candidates, and who of them is in whose data."""
     _checks.key_with_value(key)
     check_transform(optimizer)
     _checks.function("loss_fn", loss_fn, "give a function of (params, (input, label))")
@@ -138,13 +164,7 @@ def train_shadows(
     members = _halves(of_halves, number, len(chosen))
     rows = np.stack([np.concatenate([always, chosen[of_one]]) for of_one in members])
     keys = jax.random.split(of_models, number)
-    parts, done = [], 0
-    for part in program.map(lambda shadows: (keys[shadows], rows[shadows]), range(number)):
-        parts.append(part)
-        done += len(jax.tree.leaves(part)[0])
-        if on_progress is not None:
-            on_progress(done)
-    return Shadows(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts), chosen, members)
+    return program, keys, rows, chosen, members
 
 
 def _on_device(name: str, tree: Any) -> Any:

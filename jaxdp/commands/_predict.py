@@ -2,7 +2,6 @@
 
 import csv
 import sys
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ import numpy as np
 import tyro
 
 from .. import data
-from .._errors import UsageError
+from .._errors import NOT_ARRAYS, UsageError
 from .._outputs import check_output, written
 from ..runs import FinishedRun, load_run
 from ..runs._report import rows_shown
@@ -85,7 +84,7 @@ def _of_images(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any
             images = np.load(options.data)
         except OSError as error:
             raise UsageError(f"--data={options.data} can't be read ({error}): give a .npy file") from error
-        except (ValueError, EOFError, MemoryError, SyntaxError, zipfile.BadZipFile) as error:
+        except NOT_ARRAYS as error:
             raise UsageError(
                 f"--data={options.data} is not a .npy file of numbers: save the images with numpy.save"
             ) from error

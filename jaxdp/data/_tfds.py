@@ -11,7 +11,6 @@ import math
 import os
 import re
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .. import _checks
-from .._errors import UsageError
+from .._errors import NOT_ARRAYS, UsageError
 from ._dataset import Dataset
 
 Progress = Callable[[range, str], Iterable[int]]
@@ -205,7 +204,7 @@ def _read_cache(path: Path) -> list[np.ndarray] | None:
     try:
         with np.load(path) as stored:
             return [stored[key] for key in stored.files]
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError):
+    except (OSError, *NOT_ARRAYS):
         return None
 
 

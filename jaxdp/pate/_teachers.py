@@ -28,7 +28,7 @@ from ._shards import (
     size_of_shards,
     warn_of_missing_classes,
 )
-from ._side_by_side import SideBySide
+from ._side_by_side import SideBySide, stacked
 
 _ROWS = 1000  # inputs that a teacher predicts at a time
 
@@ -120,13 +120,7 @@ def train_teachers(
     ensemble = all_well(
         lambda: Ensemble(loss_fn, init_fn, data, num_teachers, optimizer, epochs, batch_size, key, at_once)
     )
-    parts, done = [], 0
-    for part in ensemble.train(range(num_teachers)):
-        parts.append(part)
-        done += _length(part)
-        if on_progress is not None:
-            on_progress(done)
-    return Teachers(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts), ensemble.shards)
+    return Teachers(stacked(ensemble.train(range(num_teachers)), on_progress), ensemble.shards)
 
 
 @dataclass(frozen=True)
@@ -241,7 +235,3 @@ def real_logits(logits: Any) -> Any:
         kind = f"{logits.dtype}{list(logits.shape)}" if _checks.is_array(logits) else type(logits).__name__
         raise UsageError(f"logits_fn returned {kind}: return real logits [classes] of one input")
     return logits
-
-
-def _length(tree: Any) -> int:
-    return len(jax.tree.leaves(tree)[0])

@@ -1,14 +1,13 @@
 """A run's canaries as its folder keeps them: examples like no others, and of each whether a fair coin had it trained on."""
 
 import io
-import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int64, Num
 
-from .._errors import UsageError
+from .._errors import NOT_ARRAYS, UsageError
 
 FILE = "canaries.npz"  # in the folder's private/
 
@@ -38,7 +37,7 @@ def from_bytes(content: bytes, path: Path) -> Canaries:
             alike = len({len(each) for each in found}) == 1
             if not (vectors and alike and all(np.issubdtype(dtype, kind) for dtype, kind in kinds)):
                 raise ValueError("its arrays don't go together")
-    except (ValueError, KeyError, OSError, EOFError, TypeError, zipfile.BadZipFile) as error:
+    except (OSError, *NOT_ARRAYS) as error:
         raise UsageError(f"{path} can't be read ({error}): the run's folder is damaged") from error
     return found
 

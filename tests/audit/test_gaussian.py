@@ -42,6 +42,8 @@ def test_it_depends_on_no_unit_and_sees_a_difference_of_variance() -> None:
     scores, members = gaussians(2000, 1.0, seed=1)
     bound = audit.epsilon_one_run_gaussian(scores, members, delta=DELTA)
     assert audit.epsilon_one_run_gaussian(7 * scores - 100, members, delta=DELTA) == pytest.approx(bound, rel=1e-9)
+    for unit in (1e-200, 1e300):
+        assert audit.epsilon_one_run_gaussian(unit * scores, members, delta=DELTA) == pytest.approx(bound, rel=1e-9)
     wider = np.where(members, 2 * scores, scores)
     assert audit.epsilon_one_run_gaussian(wider, members, delta=DELTA) > bound
 

@@ -192,6 +192,8 @@ SHADOWS, MEMBERS = np.arange(8.0).reshape(4, 2), np.array([[True, True], [True, 
         (([1.0, 2.0], SHADOWS, MEMBERS.astype(int)), "int64"),
         (([1.0, 2.0], SHADOWS, np.array(MEMBERS) | np.array([False, True])), "0 shadow models had example 1 out of"),
         (([1.0, 2.0], np.ones((4, 2)), MEMBERS), "equally confident"),
+        (([1.0, 2.0], 1e300 * SHADOWS, MEMBERS), "confidences of example 0 are too large"),
+        (([1.0, 1e300], SHADOWS, MEMBERS), "confidences of example 1 are too large"),
     ],
 )
 def test_confidences_that_dont_go_together_are_refused(arguments: tuple[Any, ...], said: str) -> None:

@@ -3,13 +3,12 @@
 import csv
 import hashlib
 import io
-import zipfile
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Int
 
-from ..._errors import UsageError
+from ..._errors import NOT_ARRAYS, UsageError
 from ...pate._votes import check_predictions
 from ...runs._folder import close_to_others
 
@@ -31,7 +30,7 @@ def read_predictions(path: Path) -> Int[np.ndarray, "teachers examples"]:
         found = np.load(path) if path.suffix == ".npy" else _read_csv(path)
     except UsageError:
         raise
-    except (*_UNREADABLE, EOFError, MemoryError, SyntaxError, zipfile.BadZipFile) as error:
+    except (*_UNREADABLE, *NOT_ARRAYS) as error:
         raise UsageError(
             f"{path} can't be read ({error}): give predictions as whole numbers [teachers, examples]"
         ) from error

@@ -6,7 +6,6 @@ out stays in the draws and weighs nothing: its loss, and so its gradient, is zer
 means where sums are divided by the expected batch size.
 """
 
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
-from ..._errors import UsageError
+from ..._errors import NOT_ARRAYS, UsageError
 from ..._types import Example, Params
 from ...clipping._inputs import taking_rng_as
 from ...reading import Source
@@ -120,7 +119,7 @@ def _of_file(
     try:
         with np.load(path, allow_pickle=False) as stored:
             own, of_own = (np.asarray(stored[name]) for name in ("inputs", "labels"))
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, *NOT_ARRAYS) as error:
         said = (error.strerror if isinstance(error, OSError) else None) or error
         raise UsageError(f"--canaries={path} can't be read ({said}): {fix}") from error
     if own.shape[1:] != inputs.shape[1:] or own.dtype != inputs.dtype or of_own.shape != own.shape[:1]:
