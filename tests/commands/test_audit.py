@@ -181,6 +181,17 @@ def test_canaries_of_ones_own_must_be_as_the_data(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_damaged_file_of_canaries_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Compressed, so that a byte breaks the compression and not only a checksum."""
+    file = own(tmp_path / "own.npz")
+    np.savez_compressed(file, **np.load(file))
+    content = bytearray(file.read_bytes())
+    content[60] ^= 0xFF
+    file.write_bytes(content)
+    command = [*TRAIN, "--audit-canaries", "40", "--canaries", str(file), "--output", str(tmp_path / "run")]
+    assert f"--canaries={file} can't be read" in refused(command, capsys)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["noise", "file"])
 def test_canaries_of_noise_and_of_ones_own_are_trained_on_and_audited(
