@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,6 +19,7 @@ from rich.progress import track
 
 WRONG = "WRONG"
 SAME, REFUSED = "the same end", "refused in one line"
+_OWN_PLACE = re.compile(re.escape(tempfile.gettempdir()) + r"/[^/\s]+/")  # of no interest in what was said
 _ROOM = 72 * 2**20  # a disk on which a run begins
 
 
@@ -87,7 +90,7 @@ def _gone_on(job: Job, command: list[str], folder: Path, end: str) -> tuple[str,
 
 def _judged(code: int, errors: str) -> tuple[str, str]:
     """Whether a command that didn't do what it was asked said so in one line: the outcome, and the line."""
-    lines = errors.strip().splitlines()
+    lines = _OWN_PLACE.sub("", errors).strip().splitlines()
     if code == 2 and len(lines) == 1 and lines[0].startswith("jaxdp: error: "):
         return REFUSED, lines[0]
     return f"{WRONG}: exit code {code}, {errors[-300:]}", ""
@@ -194,7 +197,5 @@ def _fill(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    import tempfile
-
     for fault in _on_small_disks(Path(tempfile.mkdtemp())):
         print(json.dumps(fault), flush=True)
