@@ -6,6 +6,7 @@ anything else is a bug and shows its traceback.
 
 import dataclasses
 import functools
+import importlib.metadata
 import operator
 import os
 import sys
@@ -17,6 +18,7 @@ import tyro
 
 from ._errors import UsageError
 from ._interrupts import farewell, how_to_go_on, leave, listening
+from .commands import pate, train
 from .commands._accounting import BatchSizeOptions, EpsilonOptions, NoiseOptions, StepsOptions, answer
 from .commands._audit import AuditOptions, audit
 from .commands._compare import CompareOptions, compare
@@ -25,9 +27,8 @@ from .commands._lookalike import LookalikeOptions, lookalike
 from .commands._options import Options, from_dict
 from .commands._predict import PredictOptions, predict
 from .commands._terminal import every_terminal
-from .commands.pate import AnalyzeOptions, LabelOptions, PateOptions, analyze_file, label, pate_in_folder
-from .commands.train import TrainOptions, train_or_folds
-from .runs import RunFolder, as_written
+from .commands._words import IN_WORDS, check_names
+from .runs._folder import RunFolder, as_written
 
 
 class Command(NamedTuple):
@@ -39,10 +40,10 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "train": Command(TrainOptions, train_or_folds, "Train a model on private data."),
-    "pate": Command(PateOptions, pate_in_folder),
-    "pate-label": Command(LabelOptions, label),
-    "pate-analyze": Command(AnalyzeOptions, analyze_file),
+    "train": Command(train.TrainOptions, lambda job: train.train_or_folds(job), "Train a model on private data."),
+    "pate": Command(pate.PateOptions, lambda job: pate.pate_in_folder(job)),
+    "pate-label": Command(pate.LabelOptions, lambda job: pate.label(job)),
+    "pate-analyze": Command(pate.AnalyzeOptions, lambda job: pate.analyze_file(job)),
     "predict": Command(PredictOptions, predict),
     "audit": Command(AuditOptions, audit),
     "compare": Command(CompareOptions, compare),
@@ -89,26 +90,11 @@ def _main(given: list[str]) -> None:
 def _parse(given: list[str]) -> Any:
     _check_no_empty(given)
     given = _with_resumed_folder(_with_joined_names(given))
-    resumed = {name: _resumed_options(given, name, COMMANDS[name].options) for name in _RESUMED}
-    commands = [
-        Annotated[
-            command.options,
-            tyro.conf.subcommand(
-                name,
-                description=command.description,
-                **({"default": resumed[name] or command.options()} if name in resumed else {}),
-            ),
-        ]
-        for name, command in COMMANDS.items()
-    ]
-    union: Any = functools.reduce(operator.or_, commands)
-    options = tyro.cli(
-        union,
-        prog="jaxdp",
-        description="Differentially private deep learning in JAX.",
-        args=given,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
-    )
+    if given[:1] == ["--version"]:
+        print(f"jaxdp {importlib.metadata.version('jaxdp-privacy')}")
+        sys.exit()
+    named = given[0] if given else ""
+    options = _parse_options(named, given[1:]) if named in COMMANDS else _refuse_or_help(given)
     typed = _typed(given, type(options))
     check_effects(options, typed)
     if "output" in typed and getattr(options, "resume", None) and options.output.resolve() != options.resume.resolve():
@@ -117,6 +103,38 @@ def _parse(given: list[str]) -> Any:
             "one of them out"
         )
     return options
+
+
+def _parse_options(name: str, given: list[str]) -> Any:
+    """The options of one command; what is wrong with them is told beside that command's help alone."""
+    command = COMMANDS[name]
+    check_names(given, {field.name for field in dataclasses.fields(command.options)} | set(_aliases(command.options)))
+    default = _resumed_options(given, name, command.options) if name in _RESUMED else None
+    return tyro.cli(
+        command.options,
+        prog=f"jaxdp {name.replace('pate-', 'pate ')}",
+        description=command.description,
+        args=given,
+        default=default,
+        config=(tyro.conf.OmitArgPrefixes,),
+        registry=IN_WORDS,
+    )
+
+
+def _refuse_or_help(given: list[str]) -> Any:
+    """What is told where no command is named: the commands."""
+    commands = [
+        Annotated[command.options, tyro.conf.subcommand(name, description=command.description)]
+        for name, command in COMMANDS.items()
+    ]
+    union: Any = functools.reduce(operator.or_, commands)
+    return tyro.cli(
+        union,
+        prog="jaxdp",
+        description="Differentially private deep learning in JAX. `jaxdp COMMAND --help` has a command's options.",
+        args=given,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+    )
 
 
 def _check_no_empty(given: list[str]) -> None:
@@ -129,16 +147,21 @@ def _check_no_empty(given: list[str]) -> None:
 
 def _typed(given: list[str], kind: type) -> set[str]:
     """The names of the options that were typed."""
-    aliases = {
-        alias.lstrip("-"): name
+    aliases = _aliases(kind)
+    names = {field.name for field in dataclasses.fields(kind)}
+    typed = {argument[2:].partition("=")[0].replace("-", "_") for argument in given if argument.startswith("--")}
+    plain = {aliases.get(name, name) for name in typed}
+    return {name if name in names else name.removeprefix("no_") for name in plain} & names
+
+
+def _aliases(kind: type) -> dict[str, str]:
+    """The options' other names, each with the option's own."""
+    return {
+        alias.lstrip("-").replace("-", "_"): name
         for name, hint in get_type_hints(kind, include_extras=True).items()
         for known in getattr(hint, "__metadata__", ())
         for alias in getattr(known, "aliases", None) or ()
     }
-    names = {field.name for field in dataclasses.fields(kind)}
-    typed = {argument[2:].partition("=")[0] for argument in given if argument.startswith("--")}
-    plain = {aliases.get(name, name).replace("-", "_") for name in typed}
-    return {name if name in names else name.removeprefix("no_") for name in plain} & names
 
 
 def _with_resumed_folder(given: list[str]) -> list[str]:
@@ -164,7 +187,7 @@ def _with_joined_names(given: list[str]) -> list[str]:
 def _resumed_options(given: list[str], command: str, kind: type[Options]) -> Options | None:
     """The options of the run to resume, so that those not given again are as they were."""
     folder = _value_of("--resume", given)
-    if given[:1] != [command] or folder is None:
+    if folder is None:
         return None
     run_folder = RunFolder.existing(Path(folder))
     config = run_folder.read_json("config.json")

@@ -38,8 +38,13 @@ ANOTHER_MEANING = "accounting/_search.py"  # the law of a number of runs
 
 
 def modules() -> dict[str, ast.Module]:
-    """The syntax tree of each file, by its path in the package."""
-    return {str(path.relative_to(PACKAGE)): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
+    """The syntax tree of each file, by its path in the package; a room's list of names is a part of its own."""
+    return {str(path.relative_to(PACKAGE)): ast.parse(text_of(path)) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def text_of(path: Path) -> str:
+    listed = path.with_suffix(".pyi")
+    return path.read_text() + (listed.read_text() if listed.exists() else "")
 
 
 def room_of(path: str) -> str:
@@ -96,8 +101,19 @@ def test_the_library_knows_nothing_of_terminals_pictures_and_checkpoints(room: s
 
 @pytest.mark.slow
 def test_importing_the_library_imports_none_of_them_either() -> None:
-    code = f"import jaxdp, sys; print(sorted({FOR_COMMANDS} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert loaded_by("import jaxdp; [getattr(jaxdp, name) for name in dir(jaxdp)]", FOR_COMMANDS) == "[]\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["trian"], ["train", "--epocks", "3"], ["epsilon", "--help"]])
+def test_help_and_what_was_mistyped_wait_for_no_jax(arguments: list[str]) -> None:
+    code = f"from jaxdp import cli\ntry: cli.main({arguments})\nexcept SystemExit: pass"
+    assert loaded_by(code, {"jax", "scipy", "matplotlib", "orbax"}).splitlines()[-1] == "[]"
+
+
+def loaded_by(code: str, libraries: set[str]) -> str:
+    """What a process prints that runs this, and then which of these libraries it has imported."""
+    code = f"import sys\n{code}\nprint(sorted({libraries} & set(sys.modules)))"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
 def told_apart(tree: ast.Module, names: set[str]) -> Iterator[str]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.stats
 
 from .. import _checks
 from .._errors import UsageError
@@ -85,12 +84,12 @@ class RandomSearch:
             _checks.generator("rng", rng)
         generator = np.random.default_rng() if rng is None else rng
         if self.distribution == "poisson":
-            return int(scipy.stats.poisson(self.mean).rvs(random_state=generator))
+            return int(generator.poisson(self.mean))
         if self.distribution == "geometric":
-            return int(scipy.stats.geom(1 / self.mean).rvs(random_state=generator))
+            return int(generator.geometric(1 / self.mean))
         if self.mean == 1:
             return 1
-        return int(scipy.stats.logser(1 - _logarithmic_gamma(self.mean)).rvs(random_state=generator))
+        return int(generator.logseries(1 - _logarithmic_gamma(self.mean)))
 
 
 def _logarithmic_gamma(mean: float) -> float:

@@ -1,7 +1,7 @@
 """Scores of a model from anywhere: a function that predicts, and the examples."""
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import jax
 import numpy as np
@@ -10,9 +10,9 @@ from jaxtyping import Float
 from .. import _checks
 from .._errors import UsageError
 from ..pate._shards import check_inputs
+from ._names import Attack
 from ._scores import entropy_scores, loss_scores, modified_entropy_scores
 
-Attack = Literal["loss", "entropy", "modified-entropy"]
 _SCORES: dict[str, Callable[[Any, Any], Float[np.ndarray, " examples"]]] = {
     "loss": loss_scores,
     "entropy": lambda logits, labels: entropy_scores(logits),

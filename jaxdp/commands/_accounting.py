@@ -13,10 +13,8 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from .. import _checks, accounting
+from .. import _checks, accounting, dpsgd, sampling
 from .._errors import UsageError
-from ..dpsgd._run import DPSGD
-from ..sampling import kind_of
 from ._effects import CUTTING, Effect, check_effects
 from ._sampling import SamplingName, adjacency_of, cut_nearly_always
 
@@ -81,8 +79,6 @@ class NoiseOptions(_Timed):
 
     epsilon: float
     """the budget"""
-    batch_size: int = 250
-    """expected number of examples a step"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +115,7 @@ def answer(options: Question) -> None:
     elif isinstance(options, NoiseOptions):
         run = _run(options, 1.0, options.batch_size, _steps(options))
 
-        def noise(name: str) -> tuple[float, DPSGD]:
+        def noise(name: str) -> tuple[float, "dpsgd.DPSGD"]:
             found = run.with_noise_for(epsilon=options.epsilon, delta=options.delta, accountant=name)
             return found.noise_multiplier, found
 
@@ -127,7 +123,7 @@ def answer(options: Question) -> None:
     elif isinstance(options, StepsOptions):
         run = _run(options, options.noise_multiplier, options.batch_size, _MOST_STEPS)
 
-        def steps(name: str) -> tuple[int, DPSGD]:
+        def steps(name: str) -> tuple[int, "dpsgd.DPSGD"]:
             found = run.within(epsilon=options.epsilon, delta=options.delta, accountant=name)
             return found.steps, found
 
@@ -144,10 +140,10 @@ def _steps(options: EpsilonOptions | NoiseOptions) -> int:
     epochs = _checks.count("--epochs", epochs, "give the number of passes over the data")
     if options.steps is not None:
         return _checks.count("--steps", options.steps, "give the number of steps")
-    return epochs * kind_of(options.sampling).steps_per_epoch(examples, batch_size)
+    return epochs * sampling.kind_of(options.sampling).steps_per_epoch(examples, batch_size)
 
 
-def _largest_batch(options: BatchSizeOptions, accountant: str) -> tuple[int, DPSGD]:
+def _largest_batch(options: BatchSizeOptions, accountant: str) -> tuple[int, "dpsgd.DPSGD"]:
     budget = accounting.Budget(
         epsilon=options.epsilon,
         delta=options.delta,
@@ -164,10 +160,10 @@ def _largest_batch(options: BatchSizeOptions, accountant: str) -> tuple[int, DPS
     return most, run_of(most)
 
 
-def _run(options: Question, noise_multiplier: float, batch_size: int, steps: int) -> DPSGD:
+def _run(options: Question, noise_multiplier: float, batch_size: int, steps: int) -> "dpsgd.DPSGD":
     """The run that the options describe."""
     examples = _checks.count("--examples", options.examples, "give the number of training examples")
-    return DPSGD(
+    return dpsgd.DPSGD(
         num_examples=examples,
         expected_batch_size=_checks.count("--batch-size", batch_size, "give the expected number of examples a step"),
         steps=_checks.count("--steps", steps, "give the number of steps"),
@@ -179,7 +175,9 @@ def _run(options: Question, noise_multiplier: float, batch_size: int, steps: int
     )
 
 
-def _print(options: Question, quantity: str, run: DPSGD, ask: Callable[[str], tuple[Any, DPSGD]]) -> None:
+def _print(
+    options: Question, quantity: str, run: "dpsgd.DPSGD", ask: "Callable[[str], tuple[Any, dpsgd.DPSGD]]"
+) -> None:
     """Ask every accountant that can account the run; show the answers, and the statement of the first one's run."""
     found, spent, refused = {}, {}, {}
     for name in accounting.accountants_of(run.event_of(1), run.adjacency):  # of fewer steps than the run's, it may be

@@ -12,13 +12,10 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from .. import _checks
+from .. import _checks, audit as attacks, runs
 from .._errors import UsageError
-from ..audit import Report, report, scores_of
-from ..audit._of_model import Attack
-from ..runs import RunFolder, _canaries as canaries, load_run
-from ..runs._folder import close_to_others
-from ..runs._plot_of_audit import plot_audit
+from ..audit._names import Attack
+from ..runs._folder import RunFolder, close_to_others
 from ..runs._report import two_columns
 from ._effects import Effect
 
@@ -96,7 +93,7 @@ def audit(options: AuditOptions) -> None:
     folder = options.output or _beside(options.audited)
     _check_folder(folder, overwrite=options.overwrite)
     attacked = attacked_run(options.audited, options.attack) if options.audited.is_dir() else _of_file(options)
-    found = report(
+    found = attacks.report(
         attacked.scores,
         attacked.members,
         delta=attacked.delta,
@@ -116,6 +113,8 @@ def audit(options: AuditOptions) -> None:
 
 def attacked_run(path: Path, attack: Attack = "loss") -> Attacked:
     """The canaries of a finished run, by the final model's predictions; raises `UsageError` for another folder."""
+    from ..runs import _canaries as canaries
+
     folder = RunFolder.existing(path)
     if not folder.is_finished:
         raise UsageError(f"{path} is under way: end it by jaxdp train --resume {shlex.quote(str(path))}, then audit it")
@@ -124,11 +123,11 @@ def attacked_run(path: Path, attack: Attack = "loss") -> Attacked:
             f"{path} is no run of jaxdp train: canaries are of training; give such a run, or a file of scores"
         )
     planted = canaries.from_bytes(canaries.read(folder.private), folder.private / canaries.FILE)
-    run = load_run(path)
+    run = runs.load_run(path)
     assert run.summary is not None
     logs = lambda inputs: np.log(np.maximum(run.predict(inputs).astype(np.float64), _LEAST_PROBABILITY))
     try:
-        scores = scores_of(logs, planted.inputs, planted.labels, attack=attack, rows=len(planted.inputs))
+        scores = attacks.scores_of(logs, planted.inputs, planted.labels, attack=attack, rows=len(planted.inputs))
     except UsageError as error:
         raise UsageError(
             f"{folder.private / canaries.FILE} is not of this model: the run's folder is damaged ({error})"
@@ -210,8 +209,10 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
         )
 
 
-def _write(folder: Path, found: Report, attacked: Attacked) -> None:
+def _write(folder: Path, found: "attacks.Report", attacked: Attacked) -> None:
     """The folder of the results, for its owner alone: they are computed on canaries without noise."""
+    from ..runs._plot_of_audit import plot_audit
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         plot_audit(found, f"audit of {attacked.name}", folder / "audit.png")
@@ -223,7 +224,7 @@ def _write(folder: Path, found: Report, attacked: Attacked) -> None:
         raise UsageError(f"--output={folder} can't be written ({error.strerror}): give a folder that can") from error
 
 
-def _rows(found: Report) -> list[tuple[str, str]]:
+def _rows(found: "attacks.Report") -> list[tuple[str, str]]:
     confidence = f"{1 - found.significance:.4g}"
     rows = [
         ("canaries", f"{len(found.members)}, {int(np.sum(found.members))} of them trained on"),

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from .._errors import UsageError
 from .._outputs import check_output
-from ..runs import PRIVATE, RunFolder, as_written
-from ..runs._plots import plot_comparison
+from ..runs._folder import PRIVATE, RunFolder, as_written
 
 _SHOWN = (
     "model",
@@ -45,6 +44,8 @@ class CompareOptions:
 def compare(options: CompareOptions) -> None:
     """Show finished runs beside each other."""
     check_output("--output", options.output, overwrite=options.overwrite, suffixes=(".png",))
+    from ..runs._plots import plot_comparison
+
     runs = finished_runs(options.folders)
     plot_comparison(runs, options.output)
     if options.json:

@@ -19,20 +19,20 @@ class Effect(NamedTuple):
         of: the options' names.
         where: whether they have one, beside all other options.
         why_not: where they have none, to follow "has no effect".
-        instead: what to do but to leave them out.
+        instead: what to do but to leave them out; as a function where only another room can tell.
     """
 
     of: tuple[str, ...]
     where: Callable[[Any], bool]
     why_not: Callable[[Any], str]
-    instead: str = ""
+    instead: str | Callable[[], str] = ""
 
 
 CUTTING = Effect(
     ("truncated_batch_size",),
     lambda run: sampling.cuts(run.sampling),
     lambda run: f"with --sampling {run.sampling}, which cuts no batch",
-    f", or give --sampling {' or '.join(filter(sampling.cuts, sampling.NAMES))}",
+    lambda: f", or give --sampling {' or '.join(filter(sampling.cuts, sampling.NAMES))}",
 )
 
 
@@ -53,8 +53,9 @@ def check_effects(options: Any, typed: Collection[str] | None = None) -> None:
         if given:
             shown = ", ".join(f"{flag(name)}={_in_words(getattr(options, name))}" for name in given)
             out = "leave it out" if len(given) == 1 else "leave them out"
+            instead = effect.instead() if callable(effect.instead) else effect.instead
             raise UsageError(
-                f"{shown} {'has' if len(given) == 1 else 'have'} no effect {effect.why_not(options)}: {out}{effect.instead}"
+                f"{shown} {'has' if len(given) == 1 else 'have'} no effect {effect.why_not(options)}: {out}{instead}"
             )
 
 

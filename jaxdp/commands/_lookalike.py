@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tyro
 
-from ..data import write_lookalike
+from .. import data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,4 +30,4 @@ class LookalikeOptions:
 
 def lookalike(options: LookalikeOptions) -> None:
     """Write the files."""
-    write_lookalike(**vars(options))
+    data.write_lookalike(**vars(options))

@@ -1,11 +1,13 @@
 """The options of a command that several processes can run together, and what follows from them."""
 
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import tyro
 
 from .._errors import UsageError
-from .._meeting import Meeting
+
+if TYPE_CHECKING:
+    from .._meeting import Meeting
 
 Distributed: TypeAlias = Annotated[
     bool,
@@ -41,8 +43,10 @@ class OneOfSeveral:
         return self.distributed or self.coordinator is not None
 
     @property
-    def meeting(self) -> Meeting:
+    def meeting(self) -> "Meeting":
         """Where the processes find each other."""
+        from .._meeting import Meeting
+
         return Meeting(self.coordinator, self.num_processes, self.process_id)
 
     @property

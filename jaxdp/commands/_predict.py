@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 import numpy as np
 import tyro
 
-from .. import data
+from .. import data, runs
 from .._errors import NOT_ARRAYS, UsageError
 from .._outputs import check_output, written
-from ..runs import FinishedRun, load_run
 from ..runs._report import rows_shown
 from ._effects import Effect
 
@@ -40,7 +39,7 @@ def predict(options: PredictOptions) -> None:
     """Write predictions for images, or for a table's records."""
     if options.output is not None:
         check_output("--output", options.output, overwrite=options.overwrite)
-    run = load_run(options.run)
+    run = runs.load_run(options.run)
     header, rows, probabilities = _of_images(run, options) if run.encoding is None else _of_table(run, options)
     if options.output is None:
         _check_encodable(header, rows)
@@ -73,7 +72,7 @@ def _check_encodable(header: Any, rows: Any) -> None:
         ) from error
 
 
-def _of_images(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any]:
+def _of_images(run: "runs.FinishedRun", options: PredictOptions) -> tuple[Any, Any, Any]:
     """The CSV's first line, the others, and the probabilities."""
     if options.data == "test":
         data_dir = run.options["data_dir"]
@@ -95,7 +94,7 @@ def _of_images(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any
     return ("index", "label", "probability"), rows, probabilities
 
 
-def _of_table(run: FinishedRun, options: PredictOptions) -> tuple[Any, Any, Any]:
+def _of_table(run: "runs.FinishedRun", options: PredictOptions) -> tuple[Any, Any, Any]:
     """The same for a table, in the form of a submission."""
     if options.data == "test":
         raise UsageError("--data test is of images: give the CSV file of the features to predict from")

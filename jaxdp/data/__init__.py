@@ -6,29 +6,6 @@ takes: inputs, labels, and a `Task` that says what labels mean, which loss they 
 of one's own is a line in `DATASETS`. A TFDS data set that doesn't fit in memory is an `OnDisk` one, read as it is drawn.
 """
 
-from ._csv import Columns as Columns, read_columns as read_columns
-from ._dataset import Dataset as Dataset
-from ._fingerprint import Fingerprints as Fingerprints, fingerprint as fingerprint
-from ._holding_back import hold_back as hold_back
-from ._labelled import Labelled as Labelled, Records as Records
-from ._load import DATASETS as DATASETS, load as load, load_labelled as load_labelled, prepared as prepared
-from ._lookalike import write_lookalike as write_lookalike
-from ._mnist import load_mnist as load_mnist
-from ._on_disk import Column as Column, OnDisk as OnDisk
-from ._scaling import (
-    Bounds as Bounds,
-    estimated_bounds as estimated_bounds,
-    read_bounds as read_bounds,
-    same_bounds as same_bounds,
-)
-from ._table import (
-    Encoding as Encoding,
-    Table as Table,
-    chosen_columns as chosen_columns,
-    declared_categories as declared_categories,
-    read_targets as read_targets,
-    refuse_constant as refuse_constant,
-)
-from ._tasks import TASKS as TASKS, Classes as Classes, Targets as Targets, Task as Task
-from ._tfds import load_tfds as load_tfds
-from ._users import group_by_user as group_by_user, loss_of_user as loss_of_user
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -19,8 +19,6 @@ from ._labelled import Labelled
 from ._scaling import Bounds
 from ._tasks import Targets
 
-MOA_CATEGORIES = ("cp_type=trt_cp,ctl_vehicle", "cp_time=24,48,72", "cp_dose=D1,D2")  # of the drug-response competition
-
 
 @dataclass(frozen=True)
 class Encoding:

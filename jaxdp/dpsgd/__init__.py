@@ -6,8 +6,6 @@ step's clipped gradient against plain differentiation, `step_memory` asks the co
 finds the layers of a flax model that no clipping makes private.
 """
 
-from ._memory import StepMemory as StepMemory, largest_microbatch as largest_microbatch, step_memory as step_memory
-from ._run import DPSGD as DPSGD
-from ._state import RunKeys as RunKeys, StepMetrics as StepMetrics, TrainState as TrainState
-from ._step import PrivateStep as PrivateStep
-from ._validate import Obstacle as Obstacle, Validation as Validation, validate as validate
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

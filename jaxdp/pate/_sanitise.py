@@ -24,9 +24,7 @@ from functools import cache
 
 import numpy as np
 from jaxtyping import Float64, Int
-from scipy.optimize import brentq
-from scipy.special import log_ndtr, ndtri_exp
-from scipy.stats import norm
+from scipy.special import log_ndtr, ndtri, ndtri_exp
 
 from .. import _checks
 from .._errors import UsageError
@@ -103,7 +101,7 @@ class Sanitiser:
 
     def publish(self, total: float, smooth_sensitivity: float, rng: np.random.Generator) -> float:
         """An upper bound of `total`, but for the probability `failure`, that may be published at the price of `rdp`."""
-        z = float(norm.isf(self.failure / 2))
+        z = -float(ndtri(self.failure / 2))
         hidden = smooth_sensitivity * math.exp(self.beta * self.noise_of_sensitivity * (rng.standard_normal() + z))
         return total + self.noise * (smooth_sensitivity * rng.standard_normal() + z * hidden)
 
@@ -234,6 +232,8 @@ def region(sigma: float, classes: int, order: float) -> tuple[float, float]:
 @cache
 def log_q0_of(sigma: float, order: float) -> float:
     r"""\(\ln q_0 = \min(\ln q^*, -\max((1 + 1/\sigma)^2, ((\alpha - 0.99)/\sigma)^2, 1/\sigma^2))\); the bound is α/σ² at q*."""
+    from scipy.optimize import brentq
+
     above = lambda log_q: float(_bound(np.array([log_q]), sigma, order)[0]) - order / sigma**2
     limit = -max((1 + 1 / sigma) ** 2, ((order - 0.99) / sigma) ** 2, 1 / sigma**2)
     if above(limit) <= 0:

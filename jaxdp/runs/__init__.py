@@ -5,6 +5,6 @@ several processes), `_key_source` says where keys come from, `_devices` where ar
 save and to stop, `_report` and `_plots` show what came out, and `load_run` brings a finished model back.
 """
 
-from ._checkpoint import Checkpoint as Checkpoint, CheckpointFolder as CheckpointFolder, save_model as save_model
-from ._finished import FinishedRun as FinishedRun, load_run as load_run
-from ._folder import PRIVATE as PRIVATE, RunFolder as RunFolder, as_written as as_written, new_path as new_path
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

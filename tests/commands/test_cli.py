@@ -1,6 +1,7 @@
 """The command line: what it prints, what it writes, what it refuses."""
 
 import csv
+import importlib.metadata
 import io
 import json
 import math
@@ -16,6 +17,7 @@ from command import interrupt_at_epoch_of, refused
 import jaxdp
 from jaxdp import cli, data
 from jaxdp.commands import _predict
+from jaxdp.commands.train._recipe import RECIPES
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +137,7 @@ def test_epsilon_of_the_tutorials_runs(
 
 @pytest.mark.slow
 def test_noise_for_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["noise", "--epsilon", "1", "--json"])
+    cli.main(["noise", "--epsilon", "1", "--batch-size", "250", "--json"])
     assert json.loads(capsys.readouterr().out)["noise_multiplier"]["rdp"] == pytest.approx(1.25394, abs=1e-5)
 
 
@@ -209,6 +211,64 @@ def test_the_other_commands_refuse_likewise(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in refused(arguments, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "right"),
+    [
+        (["train", "--learning-rate", "0.1"], "--lr"),
+        (["train", "--max-grad-norm=1"], "--clip-norm"),
+        (["train", "--noise", "1"], "--noise-multiplier"),
+        (["train", "--epsilon", "1"], "--target-epsilon"),
+        (["noise", "--target-epsilon", "1"], "--epsilon"),
+        (["pate", "--num-teachers", "250"], "--teachers"),
+    ],
+)
+def test_the_name_of_another_library_is_answered_with_the_one_here(
+    arguments: list[str], right: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = arguments[1].partition("=")[0]
+    assert f"{typed} is {right} here" in refused(arguments, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train", "--epochs", "x"], "'x' is not a whole number"),
+        (["train", "--epochs", "3.5"], "'3.5' is not a whole number"),
+        (["epsilon", "--noise-multiplier", "much"], "'much' is not a number"),
+        (["train", "--epocks", "3"], "jaxdp train --help"),
+    ],
+)
+def test_a_value_of_another_type_is_told_in_words_with_the_help_of_its_command(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(arguments)
+    assert exit_.value.code == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "None" not in told
+
+
+def test_help_shows_what_the_recipe_has_and_the_samplings_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    recipe = RECIPES["scattering"]
+    for name, value in recipe.options("sgd").items():
+        if value is not None:
+            assert (
+                f"(default: {value:g}, by the recipe" in told if isinstance(value, float) else f"{value}, by" in told
+            ), name
+    assert "{" + ",".join(jaxdp.sampling.NAMES) + "}" in told
+
+
+def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["--version"])
+    assert exit_.value.code in (0, None)
+    assert capsys.readouterr().out == f"jaxdp {importlib.metadata.version('jaxdp-privacy')}\n"
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

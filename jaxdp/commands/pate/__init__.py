@@ -4,7 +4,6 @@
 `_release` makes labels and says who may see what; `_keys` and `_predictions` read and write files; `_plots` and `_report` show.
 """
 
-from ._label import analyze_file as analyze_file, label as label
-from ._options import AnalyzeOptions as AnalyzeOptions, LabelOptions as LabelOptions, PateOptions as PateOptions
-from ._pipeline import pate_in_folder as pate_in_folder, run_pate as run_pate
-from ._recipe import student_model as student_model, student_optimizer as student_optimizer
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,23 +8,17 @@ import tyro
 
 from ... import _checks
 from ..._errors import UsageError
-from ...pate.aggregators import (
-    Aggregator,
-    ConfidentNoisyMax,
-    GaussianNoisyMax,
-    InteractiveNoisyMax,
-    LaplaceNoisyMax,
-)
+from ...pate import aggregators
 from .._effects import Effect, check_effects
 from .._one_of_several import Coordinator, Distributed, NumProcesses, OneOfSeveral, ProcessId
 from .._options import check_given, check_holdout, check_seed, flag
 
-_AGGREGATORS: dict[str, tuple[type[Aggregator], dict[str, str]]] = {  # by name: the value's type, its fields by option
-    "laplace": (LaplaceNoisyMax, {"gamma": "gamma"}),
-    "gnmax": (GaussianNoisyMax, {"sigma_max": "sigma"}),
-    "confident": (ConfidentNoisyMax, {name: name for name in ("threshold", "sigma_threshold", "sigma_max")}),
+_AGGREGATORS: dict[str, tuple[str, dict[str, str]]] = {  # by name: the value's type, its fields by option
+    "laplace": ("LaplaceNoisyMax", {"gamma": "gamma"}),
+    "gnmax": ("GaussianNoisyMax", {"sigma_max": "sigma"}),
+    "confident": ("ConfidentNoisyMax", {name: name for name in ("threshold", "sigma_threshold", "sigma_max")}),
     "interactive": (
-        InteractiveNoisyMax,
+        "InteractiveNoisyMax",
         {name: name for name in ("threshold", "sigma_threshold", "sigma_max", "student_confidence")},
     ),
 }
@@ -76,20 +70,22 @@ class MechanismOptions:
     def check_without_student(self) -> None:
         """Refuse an aggregator that asks a student between queries where there is none."""
         self.check_mechanism()
-        if _AGGREGATORS[self.aggregator][0].asks_student:
+        if getattr(aggregators, _AGGREGATORS[self.aggregator][0]).asks_student:
             raise UsageError(
                 f"--aggregator {self.aggregator} asks a student between queries, which a file of predictions has not: use "
                 "confident, or jaxdp.pate.interactive_noisy_max with a student of your own"
             )
 
-    def mechanism(self, teachers: int) -> Aggregator:
+    def mechanism(self, teachers: int) -> "aggregators.Aggregator":
         """The mechanism for so many teachers."""
         scales = {
             name: value * (250 / teachers if name == "gamma" else teachers / 250) for name, value in _OF_250.items()
         }
         defaults = scales | {"student_confidence": _STUDENT_CONFIDENCE}
         kind, fields = _AGGREGATORS[self.aggregator]
-        mechanism = kind(**{field: getattr(self, name) or defaults[name] for name, field in fields.items()})
+        mechanism = getattr(aggregators, kind)(
+            **{field: getattr(self, name) or defaults[name] for name, field in fields.items()}
+        )
         mechanism.check_teachers(teachers)
         return mechanism
 

@@ -101,13 +101,16 @@ def pate_in_folder(options: PateOptions, console: Console | None = None) -> Path
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
         console = (console or Console()) if is_first() else Console(quiet=True)
         agree({**_options.facts_of(options), **versions()})
+        path = options.resume or options.output or _new_path(options)
+        said = f"jaxdp: PATE with {options.teachers} teachers on {options.dataset}, in {path}"
+        console.print(said, highlight=False, soft_wrap=True)
         device = all_well(lambda: use_device(options.device))
         data, public = all_well(lambda: _prepared(options, device))
         if several():
             agree({"the data": datasets.fingerprint(*data[1:5], secret=b"of several processes")})
-        folder = on_first(lambda: _opened(options, data, held))
-        path, finished = json.loads(from_first(lambda: _told(folder)))
-        folder = RunFolder(Path(path))
+        folder = on_first(lambda: _opened(options, path, data, held))
+        told, finished = json.loads(from_first(lambda: _told(folder)))
+        folder = RunFolder(Path(told))
         if not finished:
             _Job(options, folder, data, public, device, console, started).run()
         if is_first():
@@ -130,11 +133,16 @@ def _prepared(options: PateOptions, device: Any) -> tuple[datasets.Dataset, int]
     return data, public
 
 
-def _opened(options: PateOptions, data: datasets.Dataset, held: ExitStack) -> RunFolder:
+def _new_path(options: PateOptions) -> Path:
+    return new_path(f"{options.dataset.replace('/', '-')}-pate")
+
+
+def _opened(options: PateOptions, path: Path, data: datasets.Dataset, held: ExitStack) -> RunFolder:
     """The folder of the run, new or found, and locked where there is something left to do."""
     fingerprint = lambda secret: datasets.fingerprint(*data[1:5], secret=secret)
     if options.resume is None:
-        folder = RunFolder.create(options.output or new_path(f"{options.dataset.replace('/', '-')}-pate"))
+        taken = options.output is None and path.exists()  # by a run that began in the same second
+        folder = RunFolder.create(_new_path(options) if taken else path)
         held.enter_context(folder.locked())
         _start(folder, options, data, fingerprint)
         return folder

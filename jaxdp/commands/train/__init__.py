@@ -6,7 +6,6 @@ a data set with a model for it (`_tables` of CSV files), `_optimizer` takes the 
 one model for each part of the records.
 """
 
-from ...runs import FinishedRun as FinishedRun, load_run as load_run
-from ._folds import Folds as Folds, train_folds as train_folds, train_or_folds as train_or_folds
-from ._options import TrainOptions as TrainOptions
-from ._train import train as train
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

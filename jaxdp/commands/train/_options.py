@@ -6,10 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from ... import _checks
+from ... import _checks, models
 from ..._errors import UsageError
-from ...data._table import MOA_CATEGORIES
-from ...models import MODELS, check_model, models_for, options_of, sees_pixels, suits
 from .._effects import CUTTING, Effect, check_effects
 from .._one_of_several import Coordinator, Distributed, NumProcesses, OneOfSeveral, ProcessId
 from .._options import check_given, check_holdout, check_seed
@@ -25,6 +23,7 @@ _OF_TABLES = (
     *("folds", "fold", "precision"),
 )
 _OF_SEVERAL = ("devices", "distributed", "coordinator", "num_processes", "process_id")
+MOA_CATEGORIES = ("cp_type=trt_cp,ctl_vehicle", "cp_time=24,48,72", "cp_dose=D1,D2")  # of the drug-response competition
 WRONG_LABELS, NOISE = "wrong-labels", "noise"  # what canaries may be, if not of a file
 _LEAST_CANARIES = 32
 _OF_MODELS = ("activation", "hidden", "scales")
@@ -32,6 +31,15 @@ _ABOUT_RECIPES = (
     "a preset for all that is not given beside it; by default the first of these that has the model: "
     + "; ".join(f"{name}, {recipe.about}" for name, recipe in RECIPES.items())
 )
+
+
+def _by_recipe(name: str, *aliases: str) -> Any:
+    """For a field that the recipe fills in: help shows what the usual one, that of a run without options, has."""
+    usual, value = next((name, recipe.options("sgd")) for name, recipe in RECIPES.items())
+    shown = f"{value[name]:g}" if isinstance(value[name], float) else value[name]
+    return tyro.conf.arg(help_behavior_hint=f"(default: {shown}, by the recipe {usual})", aliases=aliases or None)
+
+
 _EFFECTS = (
     Effect(
         _OF_PRIVACY,
@@ -59,14 +67,14 @@ _EFFECTS = (
     *(
         Effect(
             (name,),
-            lambda run, name=name: run.architecture not in MODELS or name in options_of(run.architecture),
+            lambda run, name=name: run.architecture not in models.MODELS or name in models.options_of(run.architecture),
             lambda run: f"with --model {run.architecture}, which takes none",
         )
         for name in _OF_MODELS
     ),
     Effect(
         ("activation",),
-        lambda run: run.architecture not in MODELS or _has_layers(run),
+        lambda run: run.architecture not in models.MODELS or _has_layers(run),
         lambda _: "without hidden layers, between which it would be",
         ", or give their widths by --hidden",
     ),
@@ -84,7 +92,7 @@ _EFFECTS = (
     ),
     Effect(
         ("augmentations",),
-        lambda run: run.architecture not in MODELS or sees_pixels(run.architecture),
+        lambda run: run.architecture not in models.MODELS or models.sees_pixels(run.architecture),
         lambda run: f"with --model {run.architecture}, which sees no pixels while it is trained",
     ),
     CUTTING,
@@ -98,7 +106,7 @@ def _check_decay(name: str, value: Any, fix: str) -> None:
 
 def _has_layers(run: "TrainOptions") -> bool:
     """Whether the model has hidden layers, or others between which an activation is."""
-    return bool(options_of(run.architecture).get("hidden", True) if run.hidden is None else run.hidden)
+    return bool(models.options_of(run.architecture).get("hidden", True) if run.hidden is None else run.hidden)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,38 +159,39 @@ class TrainOptions(OneOfSeveral):
     """between layers; tanh suits clipped gradients"""
     optimizer: Annotated[Literal["sgd", "adam"], tyro.conf.arg(aliases=["--opt"])] = "sgd"
     """what takes the noisy mean gradient"""
-    lr: float | None = None
-    """learning rate; by default that of the recipe"""
-    momentum: float | None = None
-    """decay of sgd's momentum, such as 0.9, or 0 for none; by default that of the recipe"""
-    schedule: Literal["constant", "cosine", "linear"] | None = None
-    """how the learning rate goes on after --warmup: constant, or falling to 0 by the end of the run; by default as the recipe
-    has it"""
-    warmup: int | None = None
-    """steps over which the learning rate rises to --lr; by default that of the recipe"""
-    ema: float | None = None
-    """decay of a moving average of the parameters, such as 0.999, which is what is evaluated and predicts then; 0 for none, by
-    default that of the recipe"""
-    augmentations: int | None = None
+    lr: Annotated[float | None, _by_recipe("lr")] = None
+    """learning rate"""
+    momentum: Annotated[float | None, _by_recipe("momentum")] = None
+    """decay of sgd's momentum, such as 0.9, or 0 for none"""
+    schedule: Annotated[Literal["constant", "cosine", "linear"] | None, _by_recipe("schedule")] = None
+    """how the learning rate goes on after --warmup: constant, or falling to 0 by the end of the run"""
+    warmup: Annotated[int | None, _by_recipe("warmup")] = None
+    """steps over which the learning rate rises to --lr"""
+    ema: Annotated[float | None, _by_recipe("ema")] = None
+    """decay of a moving average of the parameters, such as 0.999, which is what is evaluated and predicts then; 0 for none"""
+    augmentations: Annotated[int | None, _by_recipe("augmentations")] = None
     """an example's loss is the mean over this many distortions of its image, drawn anew at each step, which costs no privacy;
-    0 for the image as it is, by default that of the recipe"""
+    0 for the image as it is"""
     patience: int | None = None
     """stop after this many epochs without a better loss on --holdout or the fold; costs no privacy of the training examples"""
-    epochs: int | None = None
-    """passes over the data, of examples / batch size steps each, rounded (up with --sampling shuffle); by default that of the
-    recipe"""
-    batch_size: int | None = None
-    """examples a step: the expected number with --dp, the exact one with --no-dp or --sampling shuffle; by default that of the
-    recipe"""
+    epochs: Annotated[int | None, _by_recipe("epochs")] = None
+    """passes over the data, of examples / batch size steps each, rounded (up with --sampling shuffle)"""
+    batch_size: Annotated[int | None, _by_recipe("batch_size")] = None
+    """examples a step: the expected number with --dp, the exact one with --no-dp or --sampling shuffle"""
     dp: bool = True
     """train with differential privacy"""
-    clip_norm: Annotated[float | None, tyro.conf.arg(aliases=["--l2-norm-clip"])] = None
-    """L2 norm to which each example's gradient is clipped; by default that of the recipe"""
-    noise_multiplier: Annotated[float | None, tyro.conf.arg(aliases=["--noise-mult"])] = None
-    """standard deviation of the noise in units of the clip norm; by default what --target-epsilon asks for"""
-    target_epsilon: float | None = None
+    clip_norm: Annotated[float | None, _by_recipe("clip_norm", "--l2-norm-clip")] = None
+    """L2 norm to which each example's gradient is clipped"""
+    noise_multiplier: Annotated[
+        float | None,
+        tyro.conf.arg(aliases=["--noise-mult"], help_behavior_hint="(default: what --target-epsilon asks for)"),
+    ] = None
+    """standard deviation of the noise in units of the clip norm"""
+    target_epsilon: Annotated[
+        float | None, tyro.conf.arg(help_behavior_hint="(default: 1, if --noise-multiplier isn't given either)")
+    ] = None
     """privacy budget. Alone it sets the noise multiplier; beside --noise-multiplier it ends the run before the step that would
-    overshoot it; 1.0 if neither is given; with --sampling shuffle, then, the noise that gives 1.0 to Poisson sampling"""
+    overshoot it; with --sampling shuffle, then, the noise that gives 1.0 to Poisson sampling"""
     delta: float = 1e-5
     """the delta of (epsilon, delta), below 1 / number of examples"""
     sampling: SamplingName = "poisson"
@@ -277,7 +286,7 @@ class TrainOptions(OneOfSeveral):
             )
         check_holdout(self.holdout)
         check_seed(self.seed)
-        check_model(self.architecture)
+        models.check_model(self.architecture)
         self._check_processes()
         if self.audit_canaries is not None:
             self._check_canaries()
@@ -314,9 +323,9 @@ class TrainOptions(OneOfSeveral):
             )
 
     def _check_table(self) -> None:
-        if not suits(self.architecture, "features"):
+        if not models.suits(self.architecture, "features"):
             raise UsageError(
-                f"--model={self.model} takes images: for --dataset csv leave it out, or give {models_for('features')}"
+                f"--model={self.model} takes images: for --dataset csv leave it out, or give {models.models_for('features')}"
             )
         if self.features is None or self.targets is None:
             raise UsageError("--dataset csv needs --features FILE and --targets FILE")

@@ -9,12 +9,11 @@ from ... import data as datasets
 from ..._errors import UsageError
 from ...accounting import Ledger
 from ...data._csv import header_of
-from ...data._table import MOA_CATEGORIES
 from ...runs._folder import RunFolder, as_written
 from ...runs._key_source import KeySource
 from .._options import that_matter
 from .._sampling import adjacency_of
-from ._options import TrainOptions
+from ._options import MOA_CATEGORIES, TrainOptions
 from ._problem import Problem, problem_of
 
 _HELD_BACK = 5  # by default a fifth of the records is

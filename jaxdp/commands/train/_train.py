@@ -76,11 +76,15 @@ def train_in_folder(options: TrainOptions, console: Console | None = None) -> Pa
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
         console = (console or Console()) if is_first() else Console(quiet=True)
         agree({**_options.facts_of(options), **versions()})
+        path = options.resume or options.output or _new_path(options)
+        privacy = "" if options.dp else " without privacy"
+        said = f"jaxdp: {options.architecture} on {options.dataset}{privacy}, in {path}"
+        console.print(said, highlight=False, soft_wrap=True)
         devices = all_well(lambda: use_devices(options.device, options.devices if options.dp else 1))
         devices.connect()
         entropy = from_first(lambda: os.urandom(32)) if several() else None
         begin = _new if options.resume is None else _resumed
-        path = begin(options, _Setting(devices, console, entropy, started, held))
+        path = begin(options, _Setting(path, devices, console, entropy, started, held))
         if is_first():
             _show(RunFolder(path), console)
         return path
@@ -88,8 +92,9 @@ def train_in_folder(options: TrainOptions, console: Console | None = None) -> Pa
 
 @dataclass(frozen=True)
 class _Setting:
-    """Where a run goes on: `held` keeps its folder locked until its end."""
+    """Where a run goes on: `path` is its folder's, `held` keeps that locked until its end."""
 
+    path: Path
     devices: Devices
     console: Console
     entropy: bytes | None
@@ -114,7 +119,8 @@ def _new(options: TrainOptions, setting: _Setting) -> Path:
     _agree_on_data(problem, secret, keys_of(options, config, problem, setting.entropy))
 
     def begun() -> RunFolder:
-        folder = RunFolder.create(_path_for(options))
+        taken = options.output is None and setting.path.exists()  # by a run that began in the same second
+        folder = RunFolder.create(_new_path(options) if taken else setting.path)
         setting.held.enter_context(folder.locked())
         if options.audit_canaries is not None:
             key = keys_of(options, config, problem, setting.entropy).key("canaries")
@@ -393,8 +399,8 @@ def _show(folder: RunFolder, console: Console) -> None:
         console.print(statement_file.read_text("utf-8"), highlight=False, soft_wrap=True)
 
 
-def _path_for(options: TrainOptions) -> Path:
-    return options.output or new_path(f"{options.dataset.replace('/', '-')}-{options.architecture}")
+def _new_path(options: TrainOptions) -> Path:
+    return new_path(f"{options.dataset.replace('/', '-')}-{options.architecture}")
 
 
 def _problem(options: TrainOptions, setting: _Setting, spent_before: Ledger) -> Problem:

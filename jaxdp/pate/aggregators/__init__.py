@@ -6,8 +6,6 @@ knows which ones there are. An aggregator of your own is a class with these meth
 the check that two of them make before it.
 """
 
-from ._confident import ConfidentNoisyMax as ConfidentNoisyMax
-from ._contract import Aggregator as Aggregator, Labels as Labels, check_aggregator as check_aggregator
-from ._gaussian import GaussianNoisyMax as GaussianNoisyMax
-from ._interactive import InteractiveNoisyMax as InteractiveNoisyMax
-from ._laplace import LaplaceNoisyMax as LaplaceNoisyMax
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

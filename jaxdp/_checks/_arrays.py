@@ -1,0 +1,102 @@
+"""Checks of arrays, keys and trees of them, and what counts as an array of numbers."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from .._errors import UsageError
+from ._plain import whole
+
+
+def step(name: str, value: Any) -> int:
+    """`value`, a scalar array too, as the number of a step: whole, from 0 on, and such as 32 bits can hold."""
+    fix = "give the number of a step, counted from 0"
+    if isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.shape == () and is_real(value):
+        value = np.asarray(value)[()]
+    number = whole(name, value, fix)
+    if number >= 2**31 - 1:
+        raise UsageError(f"{name}={number} is too large: {fix}")
+    return number
+
+
+def key(value: Any, name: str = "key") -> None:
+    """Refuse what is not a scalar JAX key."""
+    is_key = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    if not is_key or value.shape != ():
+        raise UsageError(
+            f"{name}={value!r} is not a scalar JAX key: pass jaxdp.key_from_entropy(), or jax.random.key(seed) in a test"
+        )
+
+
+def key_with_value(value: Any, name: str = "key") -> None:
+    """Refuse what is not a scalar JAX key, or is traced."""
+    key(value, name)
+    if isinstance(value, Tracer):
+        raise UsageError(f"{name} is traced by jax; its words are needed on the host: call it outside of jax.jit")
+
+
+def is_array(value: Any) -> bool:
+    """Whether `value` is an array of numbers, bools or keys, traced or not, or the shape and dtype of one."""
+    dtype = getattr(value, "dtype", None)
+    if not hasattr(value, "shape") or dtype is None:
+        return False
+    if getattr(dtype, "char", None) in ("m", "g", "G"):  # spans of time, which NumPy counts among integers, and 80 bits
+        return False
+    if not getattr(dtype, "isnative", True):
+        return False
+    return jnp.issubdtype(dtype, jax.dtypes.extended) or jnp.issubdtype(dtype, np.number) or dtype == np.bool_
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is an array as `is_array` says, of values, or a plain Python number or bool."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        limits = jnp.iinfo(jax.dtypes.canonicalize_dtype(int))
+        return limits.min <= value <= limits.max
+    has_values = is_array(value) and not isinstance(value, jax.ShapeDtypeStruct)
+    return has_values or isinstance(value, bool | float | complex)
+
+
+def is_real(value: Any) -> bool:
+    """Whether `value` is a number or an array of floating-point or whole numbers: no bools, keys or complex numbers."""
+    return is_number(value) and any(jnp.issubdtype(jnp.result_type(value), kind) for kind in (np.floating, np.integer))
+
+
+def numbers_alone(name: str, tree: Any, fix: str, *, real: bool = False) -> None:
+    """Refuse a pytree with a leaf that is no array of numbers and no number: a string, a function, an object."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not (is_real(leaf) if real else is_array(leaf) or is_number(leaf)):
+            kind = f"an array of {leaf.dtype}" if hasattr(leaf, "dtype") else f"a {type(leaf).__name__}"
+            raise UsageError(
+                f"{name}{jax.tree_util.keystr(path)} is {kind} and no array of {'real ' * real}numbers: {fix}"
+            )
+
+
+def has_nan(value: Any) -> bool:
+    """Whether an array holds NaN; False where that can't be seen, in a traced one or a shape."""
+    if isinstance(value, Tracer | jax.ShapeDtypeStruct) or not getattr(value, "is_fully_addressable", True):
+        return False
+    with jax.ensure_compile_time_eval():  # for what is known while something else is traced
+        given = jnp.asarray(value)
+        return jnp.issubdtype(given.dtype, jnp.floating) and bool(jnp.isnan(given).any())
+
+
+def array(name: str, value: Any, fix: str) -> np.ndarray | jax.Array:
+    """`value` as an array: JAX's as it is, all else, lists as well, on the host; refuses what holds anything but numbers."""
+    if isinstance(value, Tracer):
+        raise UsageError(
+            f"{name} is traced by jax; this is computed on the host: call it outside of jax.jit and jax.vmap"
+        )
+    if isinstance(value, np.ma.MaskedArray):
+        raise UsageError(f"{name} is a masked array, and its mask would be lost: give its .filled(...) ({fix})")
+    try:
+        given = value if isinstance(value, jax.Array) else np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:  # rows of several lengths, mostly
+        raise UsageError(f"{name} is no array ({error}): {fix}") from error
+    if isinstance(given, np.ndarray) and not given.dtype.isnative:
+        given = given.astype(given.dtype.newbyteorder("="))
+    if not is_array(given) or jnp.issubdtype(given.dtype, jax.dtypes.extended):
+        raise UsageError(f"{name} is {type(value).__name__} of {given.dtype} and no array of numbers: {fix}")
+    return given
