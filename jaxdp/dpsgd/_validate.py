@@ -1,9 +1,10 @@
-"""Layers of a flax model that can't be trained privately, and their substitutes.
+"""Layers of a flax or Equinox model that can't be trained privately, and their substitutes.
 
 DP-SGD bounds what one example can do through its gradient. A layer that mixes the examples of a batch, or that remembers
 something of them outside the parameters, goes past that bound.
 """
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,10 @@ _WHY = {
     "SpectralNorm": "stores an estimate that every step changes",
 }
 _STATE = "a variable that is a parameter, or none: what a step stores of its examples has no noise"
+_STREAM = (
+    "draws from a stream of its own, which a loss can't advance, and a copy would draw the same for all examples: merge a copy "
+    "in the loss, nnx.merge(..., copy=True), and nnx.reseed it with the example's own key, which the loss gets as rng="
+)
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,15 @@ class Obstacle:
 
 @dataclass(frozen=True)
 class Validation:
-    """The findings of `validate`; none, where the model can be trained privately."""
+    """The findings of `validate`; no obstacles, where the model can be trained privately.
+
+    Attributes:
+        obstacles: the layers that can't.
+        hints: what the loss has to see to, in sentences.
+    """
 
     obstacles: tuple[Obstacle, ...]
+    hints: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Raise `UsageError` if there is any obstacle, naming each."""
@@ -56,22 +67,23 @@ class Validation:
             raise UsageError("the model can't be trained privately: " + "; ".join(map(str, self.obstacles)))
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.obstacles)) or "nothing in the model stands against private training"
+        found = tuple(map(str, self.obstacles)) or ("nothing in the model stands against private training",)
+        return "\n".join((*found, *self.hints))
 
 
 def validate(model: Any, *inputs: Any, **keywords: Any) -> Validation:
-    """Look through a flax model for what can't be trained privately. Nothing is computed.
+    """Look through a flax or Equinox model for what can't be trained privately. Nothing is computed.
 
     Args:
-        model: a `flax.linen` module, or an `nnx` one.
-        *inputs: of the model, for one example: arrays, or `jax.ShapeDtypeStruct`; an `nnx` module needs none.
-        **keywords: of the model's call, such as `train=True`.
+        model: a `flax.linen` module, an `nnx` one, or an `equinox.Module`.
+        *inputs: of a `flax.linen` model, for one example: arrays, or `jax.ShapeDtypeStruct`; others need none.
+        **keywords: of that model's call, such as `train=True`.
 
     Returns:
         A `Validation`, which prints as a list and whose `check()` raises.
 
     Raises:
-        UsageError: for what is no flax module.
+        UsageError: for what is no module of these.
 
     Example:
         >>> import flax.linen as nn, jax
@@ -85,9 +97,11 @@ def validate(model: Any, *inputs: Any, **keywords: Any) -> Validation:
     if isinstance(model, nn.Module):
         return Validation(tuple(_of_linen(model, inputs, keywords)))
     if isinstance(model, nnx.Module):
-        return Validation(tuple(_of_nnx(model)))
+        return Validation(tuple(_of_nnx(model)), tuple(_streams(model)))
+    if "equinox" in sys.modules and isinstance(model, sys.modules["equinox"].Module):
+        return Validation(tuple(_of_equinox(model)))
     raise UsageError(
-        f"model is a {type(model).__name__}: give a flax.linen or nnx module; of other frameworks the loss alone counts"
+        f"model is a {type(model).__name__}: give a flax.linen, nnx or Equinox module; of other frameworks the loss alone counts"
     )
 
 
@@ -128,8 +142,33 @@ def _of_nnx(model: Any) -> Iterator[Obstacle]:
         names = tuple(map(str, path))
         if isinstance(node, nnx.Module) and name in _SUBSTITUTES:
             yield _obstacle(names, name)
-        elif isinstance(node, nnx.BatchStat) and not _inside_known(model, path):
+        elif (
+            isinstance(node, nnx.Variable)
+            and not isinstance(node, nnx.Param | nnx.LoRAParam | nnx.RngState)
+            and not _inside_known(model, path)
+        ):
             yield Obstacle("/".join(names), name, "keeps state beside its parameters", _STATE)
+
+
+def _streams(model: Any) -> Iterator[str]:
+    from flax import nnx
+
+    for path, node in nnx.iter_graph(model):
+        if isinstance(node, nnx.RngStream):
+            yield f"{'/'.join(map(str, path[:-1])) or 'the model itself'} {_STREAM}"
+
+
+def _of_equinox(model: Any) -> Iterator[Obstacle]:
+    nn = sys.modules["equinox"].nn
+    is_found = lambda node: isinstance(node, nn.StateIndex) or type(node).__name__ in _SUBSTITUTES
+    for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_found):
+        names = tuple(str(getattr(entry, "name", getattr(entry, "idx", entry))) for entry in path)
+        if type(node).__name__ in _SUBSTITUTES:
+            yield _obstacle(names, type(node).__name__)
+        elif is_found(node):
+            yield Obstacle(
+                "/".join(names) or "the model itself", "StateIndex", "keeps state beside its parameters", _STATE
+            )
 
 
 def _inside_known(model: Any, path: tuple[Any, ...]) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -73,7 +74,46 @@ def test_nnx_models_are_looked_through_as_well() -> None:
     assert (obstacle.path, obstacle.kind) == ("norm", "BatchNorm")
 
 
-def test_what_is_no_flax_module_is_refused() -> None:
+def test_what_an_nnx_model_counts_and_draws_is_told_by_its_place() -> None:
+    class Model(nnx.Module):
+        def __init__(self) -> None:
+            rngs = nnx.Rngs(0)
+            self.dense, self.seen = nnx.Linear(4, 8, rngs=rngs), nnx.Variable(jnp.zeros(()))
+            self.layers = nnx.List([nnx.Dropout(0.1, rngs=rngs)])
+
+    found = jaxdp.validate(Model())
+    assert [obstacle.path for obstacle in found.obstacles] == ["seen"]
+    (hint,) = found.hints
+    assert hint.startswith("layers/0 ")
+    assert "reseed" in str(found)
+
+
+def test_a_hint_alone_stands_against_nothing() -> None:
+    jaxdp.validate(nnx.Dropout(0.1, rngs=nnx.Rngs(0))).check()
+
+
+def test_equinox_models_are_looked_through_as_well() -> None:
+    key, other, third = jax.random.split(jax.random.key(0), 3)
+    linear = eqx.nn.Linear(4, 8, key=key)
+    model = eqx.nn.Sequential(
+        [linear, eqx.nn.BatchNorm(8, "batch", mode="batch"), eqx.nn.SpectralNorm(linear, "weight", key=other)]
+    )
+    assert [(each.path, each.kind) for each in jaxdp.validate(model).obstacles] == [
+        ("layers/1", "BatchNorm"),
+        ("layers/2", "SpectralNorm"),
+    ]
+    jaxdp.validate(eqx.nn.MLP(4, 2, 8, 1, key=third)).check()
+
+
+def test_state_of_an_equinox_model_is_told_by_its_place() -> None:
+    class Counting(eqx.Module):
+        seen: eqx.nn.StateIndex
+
+    (obstacle,) = jaxdp.validate(Counting(eqx.nn.StateIndex(jnp.zeros(())))).obstacles
+    assert (obstacle.path, obstacle.kind) == ("seen", "StateIndex")
+
+
+def test_what_is_no_module_is_refused() -> None:
     with pytest.raises(jaxdp.UsageError, match="function"):
         jaxdp.validate(lambda x: x)
 
