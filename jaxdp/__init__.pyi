@@ -4,9 +4,11 @@ from . import (
     clipping as clipping,
     data as data,
     mechanisms as mechanisms,
+    models as models,
     noise as noise,
     pate as pate,
     reading as reading,
+    runs as runs,
     sampling as sampling,
 )
 from ._errors import UsageError as UsageError

@@ -396,7 +396,8 @@ def _check_question(options: Any, out: str) -> None:
     quantity = next(
         name for name in ("epsilon", "noise_multiplier", "batch_size", "steps") if isinstance(found.get(name), dict)
     )
-    assert all(0 < value < math.inf for value in found[quantity].values())
+    assert all(0 <= value < math.inf for value in found[quantity].values())
+    assert quantity == "epsilon" or all(found[quantity].values())  # where delta alone pays, epsilon is 0
     if quantity == "epsilon" or "rdp" not in found[quantity]:
         return
     asked = {

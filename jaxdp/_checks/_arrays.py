@@ -74,13 +74,15 @@ def numbers_alone(name: str, tree: Any, fix: str, *, real: bool = False) -> None
             )
 
 
-def has_nan(value: Any) -> bool:
-    """Whether an array holds NaN; False where that can't be seen, in a traced one or a shape."""
+def has_nan(value: Any, *, or_infinity: bool = False) -> bool:
+    """Whether an array holds NaN, or infinity; False where that can't be seen, in a traced one or a shape."""
     if isinstance(value, Tracer | jax.ShapeDtypeStruct) or not getattr(value, "is_fully_addressable", True):
         return False
     with jax.ensure_compile_time_eval():  # for what is known while something else is traced
         given = jnp.asarray(value)
-        return jnp.issubdtype(given.dtype, jnp.floating) and bool(jnp.isnan(given).any())
+        if not jnp.issubdtype(given.dtype, jnp.floating):
+            return False
+        return bool(jnp.isnan(given).any() or (or_infinity and jnp.isinf(given).any()))
 
 
 def array(name: str, value: Any, fix: str) -> np.ndarray | jax.Array:

@@ -210,7 +210,7 @@ def noise_multiplier(
     Raises:
         UsageError: for values out of range, or a budget so small that no noise multiplier up to 2^20 meets it.
 
-    Example:
+    Examples:
         >>> print(f"{noise_multiplier(epsilon=1.0, delta=1e-5, sample_rate=250 / 60_000, steps=3600):.4f}")
         1.2539
     """
@@ -247,7 +247,7 @@ def steps(
     Raises:
         UsageError: for values out of range.
 
-    Example:
+    Examples:
         >>> steps(epsilon=1.0, delta=1e-5, noise_multiplier=1.3, sample_rate=250 / 60_000)
         4052
     """
@@ -285,7 +285,7 @@ def batch_size(
     Raises:
         UsageError: for values out of range.
 
-    Example:
+    Examples:
         >>> batch_size(epsilon=1.0, delta=1e-5, noise_multiplier=1.3, num_examples=60_000, steps=3600)
         264
     """

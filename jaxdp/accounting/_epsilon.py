@@ -89,7 +89,7 @@ def epsilon(
         UsageError: for values out of range, noise too small for delta, what takes an accountant too long, and for replace-one by
             another accountant than "pld".
 
-    Example:
+    Examples:
         >>> print(f"{epsilon(noise_multiplier=1.3, sample_rate=250 / 60_000, steps=3600, delta=1e-5):.5f}")
         0.94220
     """

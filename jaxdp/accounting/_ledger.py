@@ -84,7 +84,7 @@ class Ledger:
         adjacency: the relation under which all of them hold.
         unit: what is protected: "example", or "user" with all their records.
 
-    Example:
+    Examples:
         >>> from jaxdp.accounting import Ledger, gaussian_event, poisson_event
         >>> ledger = Ledger().add(poisson_event(noise_multiplier=1.1, sample_rate=0.01, steps=100), "100 steps of DP-SGD")
         >>> print(f"{ledger.epsilon(delta=1e-5).epsilon:.3f}")

@@ -36,7 +36,7 @@ class RandomSearch:
     Raises:
         UsageError: for values out of range.
 
-    Example:
+    Examples:
         >>> from jaxdp.accounting import event_epsilon, poisson_event
         >>> one_run = poisson_event(noise_multiplier=2.0, sample_rate=0.01, steps=1000)
         >>> search = RandomSearch(mean=10, distribution="poisson")

@@ -22,7 +22,7 @@ def attack_auroc(scores: Any, members: Any) -> float:
     Raises:
         UsageError: for scores and members of different lengths, NaN, no canaries, and fewer than two that were in or out.
 
-    Example:
+    Examples:
         >>> attack_auroc([0.9, 0.8, 0.4, 0.1], [True, False, True, False])
         0.75
     """
@@ -48,7 +48,7 @@ def tpr_at_fpr(scores: Any, members: Any, fpr: float) -> float:
     Raises:
         UsageError: for what `attack_auroc` refuses, and a rate outside 0 to 1.
 
-    Example:
+    Examples:
         >>> tpr_at_fpr([0.9, 0.8, 0.7, 0.4, 0.1], [True, True, False, True, False], fpr=0.1)
         0.6666666666666666
     """

@@ -41,7 +41,7 @@ def epsilon_clopper_pearson(
         UsageError: for counts that are not whole, more answers than runs, no runs of either kind, δ outside [0, 1) and a
             significance outside (0, 1).
 
-    Example:
+    Examples:
         >>> round(epsilon_clopper_pearson(true_positives=990, positives=1000, false_positives=10, negatives=1000, delta=0), 3)
         3.982
     """

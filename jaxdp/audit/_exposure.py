@@ -22,7 +22,7 @@ def exposure_by_rank(loss: float, candidates: Any) -> float:
     Raises:
         UsageError: for NaN, and no candidates.
 
-    Example:
+    Examples:
         >>> exposure_by_rank(0.1, [0.5, 0.9, 1.5])
         2.0
     """
@@ -48,7 +48,7 @@ def exposure_by_extrapolation(loss: float, candidates: Any) -> float:
         UsageError: for NaN or infinite losses, fewer than ten candidates or all of one loss, and losses that no such distribution
             fits.
 
-    Example:
+    Examples:
         >>> losses = np.random.default_rng(0).normal(10.0, 1.0, 2000)
         >>> 15 < exposure_by_extrapolation(5.6, losses) < 20
         True

@@ -35,7 +35,7 @@ def epsilon_one_run_f_dp(
     Raises:
         UsageError: as `jaxdp.audit.epsilon_one_run`, and for δ = 0, at which a Gaussian mechanism has no ε.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)
         >>> members = rng.random(1000) < 0.5

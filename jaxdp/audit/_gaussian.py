@@ -42,7 +42,7 @@ def epsilon_one_run_gaussian(scores: Any, members: Any, *, delta: float, signifi
         UsageError: as `jaxdp.audit.epsilon_one_run`; for fewer than 20 canaries that were in or out; and for scores that are
             clearly not Gaussian, infinite ones among them.
 
-    Example:
+    Examples:
         >>> rng = np.random.default_rng(0)
         >>> members = rng.random(1000) < 0.5
         >>> scores = rng.normal(size=1000) + 3 * members

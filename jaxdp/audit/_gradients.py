@@ -122,7 +122,7 @@ def gradient_canaries(
         Nasr et al., "Tight auditing of differentially private machine learning", arXiv 2302.07956, and Steinke, Nasr and
         Jagielski, arXiv 2305.08846, which have such canaries.
 
-    Example:
+    Examples:
         run = jaxdp.DPSGD(num_examples=n + 1000, ...)
         planted = jaxdp.audit.gradient_canaries(run, loss, optax.sgd(0.5), params, data, key=coins_key)
         step = run.make_step(planted.loss_fn, planted.optimizer)

@@ -38,7 +38,7 @@ def lira_scores(
     References:
         Carlini et al., arXiv 2112.03570, algorithm 1 and section VI.
 
-    Example:
+    Examples:
         >>> members = np.array([[True], [True], [False], [False]])
         >>> lira_scores([3.0], [[3.5], [2.5], [0.5], [-0.5]], members).tolist()
         [18.0]

@@ -39,7 +39,7 @@ def scores_of(
     Raises:
         UsageError: for an unknown attack, inputs without a common leading axis, and what `jaxdp.audit.loss_scores` refuses.
 
-    Example:
+    Examples:
         >>> weights = np.array([[1.0, -1.0]])
         >>> scores_of(lambda inputs: inputs @ weights, np.array([[1.0], [0.0]]), [0, 1]).round(3).tolist()
         [-0.127, -0.693]

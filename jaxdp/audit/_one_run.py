@@ -37,7 +37,7 @@ def epsilon_one_run(
         UsageError: for scores and members of different lengths, NaN, no canaries, fewer than two that were in or out, more or
             fewer members than fair coins give, δ outside [0, 1) and a significance outside (0, 1).
 
-    Example:
+    Examples:
         >>> rng = np.random.default_rng(0)
         >>> members = rng.random(1000) < 0.5
         >>> scores = rng.normal(size=1000) + 3 * members
@@ -70,7 +70,7 @@ def epsilon_one_run_from_counts(
         UsageError: for no canaries, more guesses than canaries or more that are right than guesses; δ outside [0, 1) and a
             significance outside (0, 1).
 
-    Example:
+    Examples:
         >>> round(epsilon_one_run_from_counts(canaries=100, guesses=100, correct=75, delta=0), 6)
         0.702214
     """
@@ -99,7 +99,7 @@ def one_run_p_value(*, canaries: int, guesses: int, correct: int, epsilon: float
         UsageError: for no canaries, more guesses than canaries or more that are right than guesses; ε below 0, and δ outside
             [0, 1).
 
-    Example:
+    Examples:
         >>> round(one_run_p_value(canaries=100, guesses=100, correct=75, epsilon=math.log(3), delta=0), 6)
         0.553471
     """

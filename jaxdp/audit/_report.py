@@ -125,7 +125,7 @@ def report(
     Raises:
         UsageError: for what `epsilon_one_run` refuses, and a claim below 0.
 
-    Example:
+    Examples:
         >>> rng = np.random.default_rng(0)
         >>> members = rng.random(1000) < 0.5
         >>> found = report(rng.normal(size=1000) + 3 * members, members, delta=1e-5, claimed_epsilon=2.0)

@@ -32,7 +32,7 @@ def loss_scores(logits: Any, labels: Any) -> Float[np.ndarray, " examples"]:
     References:
         Yeom et al., arXiv 1709.01604, adversary 2.
 
-    Example:
+    Examples:
         >>> loss_scores([[2.0, 0.0], [0.0, 0.0]], [0, 1]).round(3).tolist()
         [-0.127, -0.693]
     """
@@ -55,7 +55,7 @@ def entropy_scores(logits: Any) -> Float[np.ndarray, " examples"]:
     References:
         Salem et al., arXiv 1806.01246, section V.
 
-    Example:
+    Examples:
         >>> entropy_scores([[2.0, 0.0], [0.0, 0.0]]).round(3).tolist()
         [-0.365, -0.693]
     """
@@ -81,7 +81,7 @@ def modified_entropy_scores(logits: Any, labels: Any) -> Float[np.ndarray, " exa
     References:
         Song and Mittal, arXiv 2003.10595, section 4.1.
 
-    Example:
+    Examples:
         >>> modified_entropy_scores([[2.0, 0.0], [0.0, 0.0]], [0, 1]).round(3).tolist()
         [-0.03, -0.693]
     """
@@ -109,7 +109,7 @@ def confidence(logits: Any, labels: Any) -> Float[np.ndarray, "*models examples"
     References:
         Carlini et al., arXiv 2112.03570, section V.
 
-    Example:
+    Examples:
         >>> confidence([[2.0, 0.0], [0.0, 0.0]], [0, 1]).tolist()
         [2.0, 0.0]
     """

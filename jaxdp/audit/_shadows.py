@@ -112,7 +112,7 @@ def train_shadows(
     References:
         Shokri et al., arXiv 1610.05820; Carlini et al., arXiv 2112.03570.
 
-    Example:
+    Examples:
         >>> loss = lambda params, example: (params * example[0] - example[1]) ** 2
         >>> data = np.arange(8.0), np.arange(8.0)
         >>> shadows = train_shadows(

@@ -253,7 +253,7 @@ def clipped_grad(
             floating point, leaves that disagree on B, an empty batch, a loss that isn't a scalar, a mask of another shape, and
             what is shared with an axis of length B, or in a run's function num_examples.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> loss = lambda w, example: 0.5 * (w - example) ** 2
         >>> out = clipped_grad(loss, clip_norm=1.0)(jnp.float32(0.0), jnp.array([-0.25, 8.0]))

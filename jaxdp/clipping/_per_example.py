@@ -32,7 +32,7 @@ def per_example_grads(loss_fn: LossFn, *, has_aux: bool = False) -> Callable[...
         UsageError: for parameters that aren't floating point, a loss that isn't a scalar, a ragged batch, and what is shared with
             an axis of the batch's size, unless it is a `jaxdp.Shared`.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> loss = lambda w, x: w * x**2
         >>> per_example_grads(loss)(jnp.float32(2.0), jnp.array([1.0, 3.0]))

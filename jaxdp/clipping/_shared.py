@@ -24,7 +24,7 @@ class Shared:
     Args:
         value: any pytree of arrays.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, jaxdp
         >>> loss = lambda w, x, weights: jnp.vdot(w, weights @ x)
         >>> batch, weights = jnp.ones((3, 3)), jnp.eye(3)

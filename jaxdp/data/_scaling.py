@@ -127,7 +127,7 @@ def estimated_bounds(
     """
     from ..mechanisms import Gaussian
 
-    _checks.key(key)
+    _checks.key_with_value(key)
     values = np.asarray(_checks.array("values", values, "give [rows, columns]"))
     if values.ndim != 2 or 0 in values.shape or not _checks.is_real(values):
         raise UsageError(f"values are {values.dtype} of shape {values.shape}: give real numbers [rows, columns]")

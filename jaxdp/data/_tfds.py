@@ -121,7 +121,7 @@ def open_tfds(name: str, data_dir: Path | None = None) -> Prepared:
 def _prepared_folder(name: str, root: Path) -> Path:
     """The folder of the newest prepared version."""
     base = root / name.replace(":", "/")
-    if any(not part.strip(".") for part in re.split("[/:]", name)):  # a path, which leads elsewhere
+    if "\0" in name or any(not part.strip(".") for part in re.split("[/:]", name)):  # a path, which leads elsewhere
         raise UsageError(f"dataset {name!r} is not a name in TFDS: give one such as mnist, name/config or name:1.2.3")
     found = sorted(base.glob("**/dataset_info.json"), key=lambda path: _version(path.parent.name))
     if not found:

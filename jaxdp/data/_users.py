@@ -33,7 +33,7 @@ def group_by_user(
     Raises:
         UsageError: for arrays that disagree on the number of records, none at all, or k not a positive whole number.
 
-    Example:
+    Examples:
         >>> images = np.arange(5.0)
         >>> grouped, mask = group_by_user(images, np.array(["b", "a", "b", "b", "c"]), records_per_user=2,
         ...                               rng=np.random.default_rng(0))

@@ -71,7 +71,7 @@ class DPSGD:
     Raises:
         UsageError: for values out of range, naming the field, the value and the fix.
 
-    Example:
+    Examples:
         >>> run = DPSGD(num_examples=60_000, expected_batch_size=256, steps=3600, clip_norm=1.0, noise_multiplier=1.1)
         >>> print(f"{run.epsilon(delta=1e-5):.3f}")
         1.294
@@ -224,7 +224,7 @@ class DPSGD:
         Raises:
             UsageError: where not one step is within the budget.
 
-        Example:
+        Examples:
             >>> run = DPSGD(num_examples=60_000, expected_batch_size=256, steps=3600, clip_norm=1.0, noise_multiplier=1.1)
             >>> run.within(epsilon=1.0, delta=1e-5).steps
             1709
@@ -243,7 +243,7 @@ class DPSGD:
     ) -> "DPSGD":
         """The same run with the smallest noise multiplier, within 1e-6, that a budget allows; arguments as of `within`.
 
-        Example:
+        Examples:
             >>> run = DPSGD(num_examples=60_000, expected_batch_size=250, steps=3600, clip_norm=1.0, noise_multiplier=1.0)
             >>> print(f"{run.with_noise_for(epsilon=1.0, delta=1e-5).noise_multiplier:.4f}")
             1.2539
@@ -422,7 +422,7 @@ class DPSGD:
         Raises:
             UsageError: for what describes no run, or names a class that isn't known.
 
-        Example:
+        Examples:
             >>> run = DPSGD(num_examples=60_000, expected_batch_size=256, steps=3600, clip_norm=1.0, noise_multiplier=1.1)
             >>> DPSGD.from_dict(run.to_dict()) == run
             True

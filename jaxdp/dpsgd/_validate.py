@@ -24,8 +24,8 @@ _WHY = {
 }
 _STATE = "a variable that is a parameter, or none: what a step stores of its examples has no noise"
 _STREAM = (
-    "draws from a stream of its own, which a loss can't advance, and a copy would draw the same for all examples: merge a copy "
-    "in the loss, nnx.merge(..., copy=True), and nnx.reseed it with the example's own key, which the loss gets as rng="
+    "draws from the stream {tag!r} of its own, which a loss can't advance, and a copy would draw the same for all examples: in "
+    "the loss, merge one by nnx.merge(..., copy=True) and nnx.reseed(it, {tag}=rng) with the example's own key, its argument rng="
 )
 
 
@@ -85,7 +85,7 @@ def validate(model: Any, *inputs: Any, **keywords: Any) -> Validation:
     Raises:
         UsageError: for what is no module of these.
 
-    Example:
+    Examples:
         >>> import flax.linen as nn, jax
         >>> model = nn.Sequential([nn.Dense(8), nn.BatchNorm(use_running_average=False), nn.Dense(2)])
         >>> [obstacle.path for obstacle in validate(model, jax.ShapeDtypeStruct((4,), "float32")).obstacles]
@@ -155,7 +155,7 @@ def _streams(model: Any) -> Iterator[str]:
 
     for path, node in nnx.iter_graph(model):
         if isinstance(node, nnx.RngStream):
-            yield f"{'/'.join(map(str, path[:-1])) or 'the model itself'} {_STREAM}"
+            yield f"{'/'.join(map(str, path[:-1])) or 'the model itself'} {_STREAM.format(tag=node.tag)}"
 
 
 def _of_equinox(model: Any) -> Iterator[Obstacle]:

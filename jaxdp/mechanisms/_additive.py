@@ -48,7 +48,7 @@ class Laplace:
         UsageError: for an epsilon or a sensitivity out of range, and for so many values at once that their rounding would cost
             more than a little.
 
-    Example:
+    Examples:
         >>> import jax
         >>> laplace = Laplace(epsilon=0.5, sensitivity=1, integers=True)
         >>> float(laplace(1000, key=jax.random.key(0)))
@@ -137,7 +137,7 @@ class Gaussian:
     Raises:
         UsageError: as `Laplace` does.
 
-    Example:
+    Examples:
         >>> gaussian = Gaussian.calibrated(epsilon=1.0, delta=1e-5, sensitivity=2.0, shape=(3,))
         >>> print(f"{gaussian.noise_multiplier:.4f}, {gaussian.scale:.2f}")
         3.7306, 7.49

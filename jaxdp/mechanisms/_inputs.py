@@ -135,17 +135,18 @@ def whole_numbers(values: Any, name: str, categories: int) -> jax.Array:
     given = _array(values)
     if not (jnp.issubdtype(given.dtype, jnp.integer) or given.dtype == bool):
         raise UsageError(f"{name} are {given.dtype}: give whole numbers from 0 to {categories - 1}")
-    if not isinstance(given, Tracer) and given.size and not (given.min() >= 0 and given.max() < categories):
-        raise UsageError(
-            f"{name} lie from {given.min()} to {given.max()}: give whole numbers from 0 to {categories - 1}"
-        )
+    if not isinstance(given, Tracer) and given.size:
+        with jax.ensure_compile_time_eval():
+            least, most = int(given.min()), int(given.max())
+        if not 0 <= least <= most < categories:
+            raise UsageError(f"{name} lie from {least} to {most}: give whole numbers from 0 to {categories - 1}")
     return jnp.asarray(given, jnp.int32)
 
 
 def finite(values: Any, name: str) -> None:
     """Refuse what isn't real, and NaNs and infinities where they can be seen; under `jax.jit` a caller has to."""
     _check_real(values, name)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"), jax.ensure_compile_time_eval():  # for what is known while something else is traced
         if isinstance(values, Tracer) or bool(jnp.isfinite(jnp.asarray(values, jnp.float32)).all()):
             return
         bad = int((~np.isfinite(np.asarray(values).astype(np.float32))).sum())

@@ -35,7 +35,7 @@ class RandomizedResponse:
     Raises:
         UsageError: for an epsilon out of range, and for fewer than 2 or more than 65,536 categories.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np
         >>> respond = RandomizedResponse(epsilon=math.log(3))
         >>> respond.noise_parameter  # half of all answers are coin tosses

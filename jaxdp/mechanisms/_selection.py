@@ -41,7 +41,7 @@ class Exponential:
     Raises:
         UsageError: for an epsilon or a sensitivity out of range.
 
-    Example:
+    Examples:
         >>> import jax
         >>> choose = Exponential(epsilon=2.0, sensitivity=1, monotonic=True)
         >>> int(choose([3.0, 40.0, 5.0], key=jax.random.key(0)))

@@ -36,7 +36,7 @@ class NoisyMean:
     Raises:
         UsageError: for bounds that aren't finite and in order, and where so many numbers or so small an epsilon leave few levels.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np
         >>> ages = np.arange(1000) % 80
         >>> mean = NoisyMean(epsilon=1.0, lower=0, upper=120, num_records=1000)
@@ -123,7 +123,7 @@ class NoisyHistogram:
     Raises:
         UsageError: for fewer than two edges, or edges that aren't finite and in order.
 
-    Example:
+    Examples:
         >>> import jax, numpy as np
         >>> histogram = NoisyHistogram(epsilon=1.0, edges=(0, 18, 65, 120))
         >>> counts = histogram(np.arange(1000) % 80, key=jax.random.key(0))

@@ -23,7 +23,9 @@ def augmented(
     Args:
         loss_fn: `loss_fn(params, (image, label))`, as for `jaxdp.clipped_grad`; one that takes `rng=` gets a key for each.
         multiplicity: K.
-        turn, scale, shift: of a distortion at most, as for `jaxdp.models.distorted`.
+        turn: of a distortion at most, as a tangent, as for `jaxdp.models.distorted`.
+        scale: likewise, as a fraction of height and width.
+        shift: likewise, in pixels.
 
     Returns:
         `loss(params, (image, label), rng=key)`, with the mean of what `loss_fn` returns.

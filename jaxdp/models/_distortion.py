@@ -31,7 +31,7 @@ def distorted(
     Returns:
         float32 [height, width, channels], from -1 to 1.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> distorted(jax.random.key(0), jnp.zeros((28, 28, 1), jnp.uint8)).shape
         (28, 28, 1)

@@ -58,7 +58,7 @@ def scattering(
     Raises:
         UsageError: for complex numbers, images smaller than 2^J, or `scales` that is not above 0.
 
-    Example:
+    Examples:
         >>> import jax
         >>> jax.eval_shape(scattering, jnp.zeros((5, 28, 28))).shape
         (5, 81, 7, 7)
@@ -119,7 +119,7 @@ def scattering_features(
     References:
         Tramèr and Boneh, "Differentially Private Learning Needs Better Features (or Much More Data)", arXiv 2011.11660.
 
-    Example:
+    Examples:
         >>> import jax
         >>> jax.eval_shape(scattering_features, jnp.zeros((5, 28, 28, 1), jnp.uint8)).shape
         (5, 3969)

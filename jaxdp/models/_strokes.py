@@ -23,7 +23,7 @@ def strokes(count: int, *, size: int = 28, seed: int = 1) -> UInt8[np.ndarray, "
         size: height and width.
         seed: of the draws.
 
-    Example:
+    Examples:
         >>> strokes(3).shape
         (3, 28, 28, 1)
     """

@@ -35,7 +35,7 @@ class Gaussian:
 
     Noise is float32, no two values of it from the same bits: each update has its own key, each value its index.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> noise = Gaussian()
         >>> sums = {"w": jnp.zeros(2)}

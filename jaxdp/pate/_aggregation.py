@@ -36,7 +36,7 @@ def laplace_noisy_max(votes: Votes, *, gamma: float, key: Key[Array, ""]) -> Int
     Raises:
         UsageError: for γ not positive, votes that aren't counts, or what is not a key.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp
         >>> laplace_noisy_max(jnp.array([[90, 10], [0, 100]]), gamma=0.5, key=jax.random.key(0)).tolist()
         [0, 1]

@@ -137,7 +137,7 @@ def analyze(
         UsageError: for votes that aren't counts, a missing or superfluous `answered`, orders of 1 or below, a threshold above the
             number of teachers, or a sanitiser whose conditions fail.
 
-    Example:
+    Examples:
         >>> import numpy as np, jaxdp
         >>> votes = np.array([[96, 4], [55, 45]] * 20)
         >>> report = jaxdp.pate.analyze(votes, jaxdp.pate.GaussianNoisyMax(sigma=20.0), delta=1e-5)

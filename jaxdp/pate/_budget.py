@@ -40,7 +40,7 @@ def within_budget(
     Raises:
         UsageError: for a budget that doesn't pay for one answer, noise too small for delta, and numbers out of range.
 
-    Example:
+    Examples:
         >>> import numpy as np, jaxdp
         >>> mechanism = jaxdp.pate.GaussianNoisyMax(sigma=40.0)
         >>> within_budget(np.ones(1000, bool), mechanism, epsilon=2.0)

@@ -39,7 +39,7 @@ def perform_analysis(
         UsageError: for indices that are not whole numbers, out of range, or given twice (labels passed for row numbers, most
             often), for predictions that aren't classes, and without `num_classes`.
 
-    Example:
+    Examples:
         >>> preds = np.zeros((100, 100), np.int32)
         >>> dependent, independent = perform_analysis(preds, noise_eps=0.1, num_classes=10)
         >>> f"{dependent:.4f} {independent:.4f}"

@@ -27,7 +27,7 @@ def shards(num_examples: int, num_teachers: int, key: Key[Array, ""]) -> Int32[n
     Raises:
         UsageError: for fewer than two teachers, or more teachers than records.
 
-    Example:
+    Examples:
         >>> import jax
         >>> shards(5, 2, jax.random.key(0)).tolist()
         [[3, 2, 0], [4, 1, -1]]

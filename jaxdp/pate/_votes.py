@@ -27,7 +27,7 @@ def vote_counts(predictions: Any, num_classes: int) -> Int32[Array, "examples cl
     Raises:
         UsageError: for predictions that are not whole numbers from 0 to m - 1 in two dimensions, or of fewer than two teachers.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp
         >>> vote_counts(jnp.array([[0, 2], [0, 1], [1, 2]]), num_classes=3).tolist()
         [[2, 1, 0], [0, 1, 2]]

@@ -90,7 +90,7 @@ def load_run(path: str | Path) -> FinishedRun:
         UsageError: where the folder holds no run, no checkpoint that can be read, or a model of one's own that isn't in
             `jaxdp.models.MODELS` here: nothing is imported by a name that a file holds.
 
-    Example:
+    Examples:
         run = jaxdp.load_run("runs/mnist-cnn-20260101-120000")
         labels = run.predict(images).argmax(axis=1)
     """

@@ -93,7 +93,7 @@ class PoissonSampler:
     Raises:
         UsageError: for a rate outside (0, 1], and for counts that are not positive whole numbers.
 
-    Example:
+    Examples:
         >>> import jax
         >>> sampler = PoissonSampler(key=jax.random.key(0), num_examples=100, sampling_rate=0.1, steps=3)
         >>> [batch.mask.shape for batch in sampler]

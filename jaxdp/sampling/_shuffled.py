@@ -94,7 +94,7 @@ class ShuffledSampler:
     Raises:
         UsageError: for counts that are not positive whole numbers, or a batch larger than the data.
 
-    Example:
+    Examples:
         >>> import jax
         >>> sampler = ShuffledSampler(key=jax.random.key(0), num_examples=10, batch_size=4, steps=3)
         >>> [int(batch.mask.sum()) for batch in sampler]

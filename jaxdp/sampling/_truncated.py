@@ -106,7 +106,7 @@ class TruncatedPoissonSampler:
     Raises:
         UsageError: for a rate outside (0, 1], and for counts that are not positive whole numbers.
 
-    Example:
+    Examples:
         >>> import jax
         >>> sampler = TruncatedPoissonSampler(key=jax.random.key(0), num_examples=100, sampling_rate=0.1,
         ...                                   truncated_batch_size=8, steps=3)

@@ -34,7 +34,7 @@ def clip_and_privatize(
         UsageError: for values out of range; for `clip_norm=inf` with noise; in the update where `params` is missing or
             a leaf isn't shaped [B, *parameter's shape], so that an ordinary gradient can't pass for a batch of them.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, jaxdp
         >>> tx = jaxdp.clip_and_privatize(clip_norm=1.0, noise_multiplier=0.0, expected_batch_size=2,
         ...                               key=jax.random.key(0))

@@ -41,7 +41,7 @@ def dp_sgd(
     Raises:
         UsageError: as `jaxdp.privatize`, and for a learning rate that isn't finite.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, jaxdp
         >>> tx = jaxdp.dp_sgd(0.5, momentum=0.9, noise_multiplier=1.1, expected_batch_size=2, key=jax.random.key(0))
         >>> params = jnp.zeros(3)

@@ -58,10 +58,10 @@ def privatize(
 
     Raises:
         UsageError: here for a noise multiplier or batch size that is traced, an array, or out of range; in the update for
-            a sensitivity that is missing or not above 0 and finite, and under `jax.vmap` or `jax.shard_map` with one key for
-            several sums.
+            a sensitivity that is missing or not above 0 and finite, for sums in which NaN or infinity can be seen, and under
+            `jax.vmap` or `jax.shard_map` with one key for several sums.
 
-    Example:
+    Examples:
         >>> import jax, jax.numpy as jnp, jaxdp
         >>> tx = jaxdp.privatize(noise_multiplier=0.0, expected_batch_size=4, key=jax.random.key(0))
         >>> sums = {"w": jnp.array([2.0, 4.0])}
@@ -87,6 +87,11 @@ def privatize(
         del params, extra
         scale = noise_scale(sigma, sensitivity)
         _checks.numbers_alone("privatize: updates", updates, "pass out.grads of jaxdp.clipped_grad", real=True)
+        if any(_checks.has_nan(leaf, or_infinity=True) for leaf in jax.tree.leaves(updates)):
+            raise UsageError(
+                "privatize: updates hold NaN or infinity, which no noise hides: pass out.grads of jaxdp.clipped_grad, in which "
+                "examples of such gradients count as zero"
+            )
         sums = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), updates)
         if scale is None:
             check_state(state)

@@ -153,7 +153,7 @@ def test_lookalike_files_have_the_competitions_form(tmp_path: Path) -> None:
     columns = data.chosen_columns(tmp_path / "train_features.csv", None)
     assert columns[:4] == ("cp_type", "cp_time", "cp_dose", "g-0")
     assert len(columns) == 19
-    from jaxdp.data._table import MOA_CATEGORIES
+    from jaxdp.commands.train._options import MOA_CATEGORIES
 
     categories = data.declared_categories(MOA_CATEGORIES, columns)
     raw = data.read_columns(tmp_path / "train_features.csv", columns, categories)
@@ -169,3 +169,8 @@ def test_categories_are_declared_as_column_and_values() -> None:
     assert data.declared_categories(["sex=f,m", "other=a,b"], ["sex", "age"]) == {"sex": ("f", "m")}
     with pytest.raises(jaxdp.UsageError, match="column=value,value"):
         data.declared_categories(["sex"], ["sex"])
+
+
+def test_bounds_are_estimated_on_the_host_alone() -> None:
+    with pytest.raises(jaxdp.UsageError, match="key is traced by jax"):
+        jax.eval_shape(lambda key: data.estimated_bounds(np.ones((900, 1)), 1.0, key)[0].lower, jax.random.key(0))

@@ -61,7 +61,7 @@ def test_what_is_not_prepared_is_named_with_the_command_that_prepares_it(tfds_di
         data.load("cifar10", tfds_dir)
 
 
-@pytest.mark.parametrize("name", ["/", "../mnist", ".", "mnist/", "/etc"])
+@pytest.mark.parametrize("name", ["/", "../mnist", ".", "mnist/", "/etc", "mnist\0"])
 def test_a_path_is_no_name(name: str, tfds_dir: Path) -> None:
     with pytest.raises(jaxdp.UsageError, match="is not a name in TFDS"):
         data.load(name, tfds_dir)

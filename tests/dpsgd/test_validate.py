@@ -85,7 +85,7 @@ def test_what_an_nnx_model_counts_and_draws_is_told_by_its_place() -> None:
     assert [obstacle.path for obstacle in found.obstacles] == ["seen"]
     (hint,) = found.hints
     assert hint.startswith("layers/0 ")
-    assert "reseed" in str(found)
+    assert "nnx.reseed(it, default=rng)" in str(found)
 
 
 def test_a_hint_alone_stands_against_nothing() -> None:

@@ -28,6 +28,19 @@ def test_the_exponential_mechanism_chooses_by_its_weights(monotonic: bool) -> No
     assert scipy.stats.chisquare(found, DRAWS * weights / weights.sum()).pvalue > FALSE_ALARM
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "values"),
+    [
+        (Exponential(epsilon=1.0, sensitivity=1.0), SCORES),
+        (RandomizedResponse(epsilon=1.0, categories=3), jnp.array([0, 2])),
+        (jaxdp.mechanisms.Laplace(epsilon=1.0, sensitivity=1.0), 3.0),
+    ],
+)
+def test_values_that_are_known_may_be_released_under_a_key_that_is_traced(mechanism: Any, values: Any) -> None:
+    release = lambda key: mechanism(values, key=key)
+    assert jnp.array_equal(jax.jit(release)(jax.random.key(0)), release(jax.random.key(0)))
+
+
 @pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(

@@ -237,3 +237,11 @@ def _sums_and_state(sums: Any, state: Any) -> Any:
 
 def _dp_sgd(*args: Any, **keywords: Any) -> Any:
     return jaxdp.dp_sgd(*args, noise_multiplier=1.0, expected_batch_size=1, key=key(), **keywords)
+
+
+@pytest.mark.parametrize("value", [jnp.nan, jnp.inf, -jnp.inf])
+def test_sums_that_no_noise_hides_are_refused_where_they_can_be_seen(value: float) -> None:
+    tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=4, key=key())
+    sums = {"w": jnp.ones(3), "b": jnp.array([0.0, value])}
+    with pytest.raises(jaxdp.UsageError, match="updates hold NaN or infinity"):
+        tx.update(sums, tx.init(sums), sensitivity=1.0)

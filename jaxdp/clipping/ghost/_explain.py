@@ -16,7 +16,7 @@ class LeafReport:
     """One parameter.
 
     Attributes:
-        name: its place in the tree, such as "['dense']['kernel']".
+        name: its place in the tree, such as `['dense']['kernel']`.
         shape: of the parameter.
         sites: where it is used: the rules' names, or the primitives that no rule covers.
         how: "rows" (norm from the outer products' rows), "formed" (from each example's gradient, by a rule), "dropped" (likewise,

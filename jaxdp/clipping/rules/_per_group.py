@@ -28,7 +28,7 @@ class PerGroup:
     Raises:
         UsageError: in the call, for a label without a weight or labels that don't fit params.
 
-    Example:
+    Examples:
         >>> import jax.numpy as jnp, jaxdp
         >>> rule = jaxdp.clipping.PerGroup(labels={"a": "left", "b": "right"}, weights={"left": 9, "right": 16})
         >>> loss = lambda p, x: x * (p["a"] + p["b"])
