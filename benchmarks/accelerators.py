@@ -11,7 +11,7 @@ TPU's compiler says how many cycles it expects each operation to take; those of 
 there are no cycles but what can be counted: kernels, bytes, operations of matrix products by precision, and a roofline of these,
 the time that memory or products take at the least. NONE OF THIS IS A MEASUREMENT. Where the device is here after all, the same
 programs are timed beside it. Prints tables, and writes them with a picture to benchmarks/results/compilers/; what was found for
-other workloads stays. `python benchmarks/readme.py` puts a table into README.
+other workloads stays. `python benchmarks/documents.py` puts a table into the documents.
 """
 
 import json

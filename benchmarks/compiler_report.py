@@ -65,7 +65,7 @@ def table(target: Target, found: list[Figures]) -> Table:
 
 
 def rows(folder: Path) -> list[tuple[str, ...]]:
-    """README's table: each workload of each target that was compiled for, as ratios."""
+    """The documents' table: each workload of each target that was compiled for, as ratios."""
     return [_row(target, found) for target, workloads in _read(folder) for found in workloads]
 
 

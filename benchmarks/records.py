@@ -7,7 +7,7 @@
 Each figure is a whole `jaxdp train` or `jaxdp pate` in a process of its own: Poisson batches as accounted, the accuracy after
 the last step, and no choice by the test set. An interrupted run is gone on with when the command is given again. What it cost to
 choose the recipes' numbers (benchmarks/choose.py) no epsilon covers. Writes benchmarks/results/DEVICE/records.json and its
-picture, records.png; `python benchmarks/readme.py` puts the table into README.
+picture, records.png; `python benchmarks/documents.py` puts the table into the documents.
 """
 
 import sys

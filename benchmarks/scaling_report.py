@@ -144,7 +144,7 @@ def draw(path: Path) -> None:
 
 
 def rows(folder: Path) -> list[tuple[str, ...]]:
-    """README's table: each model in each layout, on all numbers of devices, its batch growing with them."""
+    """The documents' table: each model in each layout, on all numbers of devices, its batch growing with them."""
     made = []
     for path in sorted(folder.glob(f"{NAME}*.json")):
         found = [each for each in read(path) if each["scaling"] == "weak"]

@@ -10,7 +10,7 @@ exact one, computed example by example in float64, and so is jaxdp's: one that i
 not timed. (Where float32 alone moves the ordinary gradient by more than a third of that, as a ReLU's kinks do in a deep network,
 the bound is three times what it moves.) Then each of its modes is tried, and its fastest one, that of its tutorials, and its
 fastest non-private step are measured in rounds, the libraries taking turns. Prints tables, and writes them as Markdown and JSON,
-with a plot, to benchmarks/results/DEVICE/; `python benchmarks/readme.py` puts them into README.
+with a plot, to benchmarks/results/DEVICE/; `python benchmarks/documents.py` puts them into the documents.
 
 On a GPU or TPU: install jaxdp for it (README), run the line above with --device gpu or tpu, then
 `python benchmarks/accelerators.py`, which times on the device what it compiles for it, and send the new folder of

@@ -31,6 +31,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links as the site has them."""
     if page.file.src_uri == "index.md":
         markdown = markdown.replace("](docs/", "](").replace("](notebooks)", "](notebooks/01_private_mnist.ipynb)")
+    markdown = markdown.replace("](../README.md)", "](index.md)")
     return re.sub(r"\]\((\.\./)?benchmarks/results/", "](results/", markdown).replace("](../notebooks/", "](notebooks/")
 
 

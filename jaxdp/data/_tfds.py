@@ -138,7 +138,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _how_to_prepare(name: str, root: Path) -> str:
     return (
-        "To prepare it, on a machine with a network: pip install 'jaxdp-privacy[prepare]' && python -c \"import "
+        "To prepare it, on a machine with a network: in a clone of jaxdp pip install '.[prepare]' && python -c \"import "
         f"tensorflow_datasets as tfds; tfds.builder('{name}', data_dir='{root}', file_format='array_record')"
         '.download_and_prepare()"'
     )

@@ -18,7 +18,7 @@ def use_device(name: str) -> Any:
     except RuntimeError as error:
         known = ", ".join(sorted({device.platform for device in jax.devices()}))
         extra = {"gpu": "cuda", "tpu": "tpu"}.get(name)
-        install = f"; pip install 'jaxdp-privacy[{extra}]' brings its driver" if extra else ""
+        install = f"; in a clone of jaxdp, pip install '.[{extra}]' brings its driver" if extra else ""
         raise UsageError(f"--device={name}: JAX finds no such device here (found: {known}){install}") from error
     jax.config.update("jax_default_device", device)
     return device

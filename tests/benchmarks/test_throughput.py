@@ -1,4 +1,4 @@
-"""The comparison with the peers: what it refuses, what it survives, and where README's figures come from."""
+"""The comparison with the peers: what it refuses, what it survives, and where the documents' figures come from."""
 
 import json
 import re
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import canonical
+import documents
 import jax
 import numpy as np
 import pytest
-import readme
 import record
 import throughput
 import workloads
@@ -20,9 +20,10 @@ from exact import difference
 from peers.environments import UnavailableError, python_of
 
 
-def test_readme_has_the_figures_of_the_committed_results() -> None:
-    text = (readme.ROOT / "README.md").read_text()
-    assert readme.replaced(text) == text
+@pytest.mark.parametrize("name", documents.TABLES)
+def test_documents_have_the_figures_of_the_committed_results(name: str) -> None:
+    text = (documents.ROOT / name).read_text()
+    assert documents.replaced(text, name) == text
 
 
 def test_weights_come_back_from_the_canonical_layout() -> None:

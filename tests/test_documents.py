@@ -1,4 +1,4 @@
-"""The README's snippets run as they stand, with fewer steps; its commands, too, on less data."""
+"""The snippets of README and of the pages run as they stand, with fewer steps; their commands, too, on less data."""
 
 import re
 import shlex
@@ -10,31 +10,54 @@ import pytest
 
 from jaxdp import cli
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "docs" / f"{name}.md" for name in ("command-line", "code", "budgets", "pate", "audit")]  # in README's order
+README = ROOT / "README.md"
 FIXTURES = Path(__file__).parent / "fixtures" / "tfds"
 
 
-def blocks(*languages: str) -> list[str]:
-    """The README's blocks in these languages, in order."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(document: Path, *languages: str) -> list[str]:
+    """A document's blocks in these languages, in order."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", document.read_text(), re.MULTILINE | re.DOTALL)
     return [block for language, block in found if language in languages]
 
 
 def commands() -> list[list[str]]:
     """The arguments of every `jaxdp` command in a block of its own."""
-    lines = [line for block in blocks("", "bash") for line in block.splitlines() if line.startswith("jaxdp ")]
+    every = [block for document in (README, *PAGES) for block in blocks(document, "", "bash")]
+    lines = [line for block in every for line in block.splitlines() if line.startswith("jaxdp ")]
     return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def test_every_page_is_looked_at() -> None:
+    others = {"sharp-edges", "comparison", "benchmarks", "dependencies"}
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} == {path.stem for path in PAGES} | others
+    assert all(not blocks(ROOT / "docs" / f"{name}.md", "python", "bash", "") for name in others)
+
+
+def test_readme_is_read_in_three_minutes() -> None:
+    assert len(README.read_text().splitlines()) <= 200
 
 
 @pytest.mark.slow
 def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a page after README's first, from which they have their names."""
     monkeypatch.chdir(tmp_path)
-    assert len(blocks("python")) == 13
     names: dict[str, Any] = {}
-    for block in blocks("python"):
-        exec(block.replace("steps=200", "steps=2"), names)  # which writes images.npy, and reads it
+    first, *others = blocks(README, "python")
+    run_block(first, names)
     assert names["state"].step == 2
-    assert names["out"].grads.keys() == names["params"].keys()
+    for document, snippets in ((README, others), *((page, blocks(page, "python")) for page in PAGES)):
+        of_page = dict(names)
+        for block in snippets:
+            run_block(block, of_page)
+        if document == README:
+            assert of_page["trained"].layers
+    assert sum(len(blocks(document, "python")) for document in (README, *PAGES)) == 16
+
+
+def run_block(block: str, names: dict[str, Any]) -> None:
+    exec(block.replace("steps=200", "steps=2"), names)
 
 
 def test_the_commands_are_understood() -> None:

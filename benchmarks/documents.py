@@ -1,14 +1,18 @@
-"""Put figures of records, comparison, compilers and scaling into README, from files under benchmarks/results: no table is typed.
+"""Put figures of records, comparison, compilers and scaling into the documents, from files under benchmarks/results: no table is
+typed.
 
-python benchmarks/readme.py
+    python benchmarks/documents.py
 """
 
+import json
+import statistics
 from pathlib import Path
 from typing import Any
 
 import compiler_report
 import records_report
 import scaling_report
+import start
 import throughput_report as report
 from cells import Cell
 from libraries import LIBRARIES, WORKLOADS, batch_size_of
@@ -22,23 +26,27 @@ PEERS = tuple(name for name in LIBRARIES if name != "jaxdp")
 
 def main() -> None:
     """Replace what stands between the marks."""
-    path = ROOT / "README.md"
-    path.write_text(replaced(path.read_text()))
+    for name in TABLES:
+        path = ROOT / name
+        path.write_text(replaced(path.read_text(), name))
 
 
-def replaced(readme: str) -> str:
-    """README with the tables of all results in their places."""
-    for name, made in (
-        ("records", records),
-        ("throughput", throughput),
-        ("compilers", compilers),
-        ("scaling", scaling),
-    ):
-        begin, end = f"<!-- {name}: written by benchmarks/readme.py -->", f"<!-- end of {name} -->"
-        before, rest = readme.split(begin)
+def replaced(text: str, document: str) -> str:
+    """A document with the tables of all results in their places."""
+    for name, made in TABLES[document].items():
+        begin, end = f"<!-- {name}: written by benchmarks/documents.py -->", f"<!-- end of {name} -->"
+        before, rest = text.split(begin)
         after = rest.split(end)[1]
-        readme = f"{before}{begin}\n\n{made()}\n\n{end}{after}"
-    return readme
+        text = f"{before}{begin}\n\n{made()}\n\n{end}{after}"
+    return text
+
+
+def results() -> str:
+    """Our own accuracies."""
+    found = sorted(RESULTS.glob("*/records.json"))
+    made = [records_report.rows(measured(path), searched(path)) for path in found]
+    own = [[row[:-1] for row in rows if row[-1].startswith("jaxdp")] for rows in made]
+    return "\n\n".join(report.markdown(records_report.HEADINGS[:-1], rows) for rows in own)
 
 
 def records() -> str:
@@ -56,6 +64,26 @@ def compilers() -> str:
 def scaling() -> str:
     """What a pod's compiler expects of whole steps on it."""
     return report.markdown(scaling_report.HEADINGS, scaling_report.rows(RESULTS / "compilers"))
+
+
+def starting() -> str:
+    """How long commands take to answer."""
+    found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*/start.json"))]
+    rows = [
+        (f"`{name}`", f"{statistics.median(seconds):.2f}", f"{min(seconds):.2f} to {max(seconds):.2f}")
+        for each in found
+        for name, seconds in each["seconds"].items()
+    ]
+    return report.markdown(("command", "seconds, median", "range"), rows)
+
+
+def weights() -> str:
+    """What each dependency costs."""
+    packages = json.loads(next(RESULTS.glob("*/start.json")).read_text())["packages"]
+    rows = sorted(start.charged(packages).items(), key=lambda each: -each[1][1])
+    total = f"{len(packages)} packages, {sum(each['bytes'] for each in packages.values()) / 1e6:,.0f} MB in all."
+    shown = [(name, f"{size:.1f}", str(count), f"{seconds:.2f}") for name, (seconds, size, count) in rows]
+    return f"{total}\n\n" + report.markdown(("dependency", "MB", "packages", "seconds to import, alone"), shown)
 
 
 def throughput() -> str:
@@ -83,8 +111,8 @@ def _table(path: Path) -> str:
     return (
         f"{record['processor']}, {record['threads']} cores, commit {record['commit'][:9]}; how many times as fast as each peer "
         f"jaxdp takes whole private steps:\n\n{report.markdown(headings, rows)}\n\n"
-        f"![Examples a second, by library and model]({folder}/throughput.png)\n\n"
-        f"[All figures]({folder}/throughput.md): modes, non-private steps, clipped gradients alone, compilation, memory, epochs."
+        f"![Examples a second, by library and model](../{folder}/throughput.png)\n\n"
+        f"[All figures](../{folder}/throughput.md): modes, non-private steps, clipped gradients alone, compilation, memory, epochs."
     )
 
 
@@ -105,6 +133,12 @@ def _times(cells: list[Cell], cell: Any) -> str:
     ratio = report.times_faster(cells, cell)
     return f"{ratio:.0f}" if ratio >= 20 else f"{ratio:.1f}"
 
+
+TABLES = {
+    "README.md": {"results": results},
+    "docs/dependencies.md": {"start": starting, "weights": weights},
+    "docs/benchmarks.md": {"records": records, "throughput": throughput, "compilers": compilers, "scaling": scaling},
+}
 
 if __name__ == "__main__":
     main()
