@@ -112,7 +112,8 @@ def _table(path: Path) -> str:
         f"{record['processor']}, {record['threads']} cores, commit {record['commit'][:9]}; how many times as fast as each peer "
         f"jaxdp takes whole private steps:\n\n{report.markdown(headings, rows)}\n\n"
         f"![Examples a second, by library and model](../{folder}/throughput.png)\n\n"
-        f"[All figures](../{folder}/throughput.md): modes, non-private steps, clipped gradients alone, compilation, memory, epochs."
+        f"[All figures](../{folder}/throughput.md): modes, non-private steps, clipped gradients alone, compilation, memory, "
+        "epochs."
     )
 
 

@@ -97,7 +97,7 @@ def main(options: Options) -> None:
 
 
 def charged(packages: dict[str, dict[str, Any]]) -> dict[str, tuple[float, float, int]]:
-    """Of each direct dependency the seconds of its import, the megabytes that it alone brings, and how many packages these are."""
+    """Of each direct dependency the seconds of its import, the megabytes that it alone brings, and in how many packages."""
     direct = packages["jaxdp-privacy"]["needs"]
     reached = {name: _reached(name, packages) for name in direct}
     found = {}
@@ -144,7 +144,7 @@ def _to_first_line() -> float:
 
 
 def _weighed() -> dict[str, dict[str, Any]]:
-    """Each package of a new environment but pip: its bytes, what it needs, and of our dependencies the seconds of their import."""
+    """Each package of a new environment but pip: its bytes, what it needs; of our dependencies the seconds of their import."""
     with tempfile.TemporaryDirectory() as folder:
         python = f"{folder}/bin/python"
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)

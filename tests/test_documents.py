@@ -11,7 +11,9 @@ import pytest
 from jaxdp import cli
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "docs" / f"{name}.md" for name in ("command-line", "code", "budgets", "pate", "audit")]  # in README's order
+PAGES = [
+    ROOT / "docs" / f"{name}.md" for name in ("command-line", "code", "budgets", "pate", "audit")
+]  # in README's order
 README = ROOT / "README.md"
 FIXTURES = Path(__file__).parent / "fixtures" / "tfds"
 

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from .. import _checks, accounting, dpsgd, sampling
 from .._errors import UsageError
+from ..runs._report import say
 from ._effects import CUTTING, Effect, check_effects
 from ._sampling import SamplingName, adjacency_of, cut_nearly_always
 
@@ -227,7 +228,7 @@ def _print(
         )
     console.print(table)
     console.print("For a run that is executed exactly so:\n")
-    console.print(statement, highlight=False, soft_wrap=True)
+    say(console, statement)
 
 
 def _why_not(refusal: UsageError | None) -> str:

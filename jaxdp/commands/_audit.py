@@ -16,7 +16,7 @@ from .. import _checks, audit as attacks, runs
 from .._errors import UsageError
 from ..audit._names import Attack
 from ..runs._folder import RunFolder, close_to_others
-from ..runs._report import two_columns
+from ..runs._report import say, two_columns
 from ._effects import Effect
 
 _COLUMNS = ("score", "member")
@@ -106,7 +106,7 @@ def audit(options: AuditOptions) -> None:
     else:
         console = Console()
         console.print(two_columns(f"jaxdp: audit of {attacked.name}", [*_rows(found), ("folder", str(folder))]))
-        console.print(found.in_words(*attacked.said), highlight=False, soft_wrap=True)
+        say(console, found.in_words(*attacked.said))
     if found.contradicts:
         raise SystemExit(1)
 

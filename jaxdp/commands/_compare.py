@@ -9,14 +9,17 @@ from typing import Any
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from .._errors import UsageError
 from .._outputs import check_output
 from ..runs._folder import PRIVATE, RunFolder, as_written
+from ..runs._report import say
 
 _SHOWN = (
     "model",
     "dataset",
+    "evaluated_on",
     "test_accuracy",
     "delta",
     "noise_multiplier",
@@ -25,6 +28,7 @@ _SHOWN = (
     "epochs",
     "seconds",
 )
+_WIDE = 130  # columns of a terminal, for the runs' parameters beside what came of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +56,9 @@ def compare(options: CompareOptions) -> None:
         print(json.dumps(runs, indent=2))
         return
     console = Console()
-    console.print(comparison_table(runs))
-    console.print(f"accuracy against ε: {options.output}", highlight=False)
+    for shown in comparison_tables(runs, wide=console.width >= _WIDE or not console.is_terminal):
+        console.print(shown)
+    say(console, f"accuracy against ε: {options.output}")
 
 
 def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
@@ -94,20 +99,33 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
     return sorted(runs, key=lambda run: -run["test_accuracy"])
 
 
-def comparison_table(runs: list[dict[str, Any]]) -> Table:
-    """The runs as a table."""
-    table = Table(title="finished runs, by test accuracy")
-    for heading in ("run", "test accuracy", "ε", "δ", "noise multiplier", "clip norm", "batch size", "epochs", "time"):
-        table.add_column(heading, no_wrap=heading == "run", overflow="fold")
+def comparison_tables(runs: list[dict[str, Any]], *, wide: bool) -> list[Table]:
+    """A table for each data set and kind of accuracy: those of one aren't ranked with those of another."""
+    kinds = dict.fromkeys((run["dataset"], run["evaluated_on"] or "the test set") for run in runs)
+    of_kind = lambda kind: [run for run in runs if (run["dataset"], run["evaluated_on"] or "the test set") == kind]
+    return [
+        _table(f"finished runs on {dataset}, by accuracy on {on}", of_kind((dataset, on)), wide)
+        for dataset, on in kinds
+    ]
+
+
+def _table(title: str, runs: list[dict[str, Any]], wide: bool) -> Table:
+    table = Table(title=Text(title))
+    own = ("δ", "noise multiplier", "clip norm", "batch size", "epochs", "time") if wide else ("time",)
+    for heading in ("run", "accuracy", "ε", *own):
+        table.add_column(heading, overflow="fold")
     for run in runs:
         private = run["epsilon"] is not None
-        table.add_row(
-            run["name"],
-            f"{run['test_accuracy']:.2%}",
-            f"{run['epsilon']:.4f} ({run['accountant'].upper()})" if private else "no privacy",
+        parameters = (
             f"{run['delta']:g}" if private else "",
             *("" if run[name] is None else f"{run[name]:.4g}" for name in ("noise_multiplier", "clip_norm")),
             *("" if run[name] is None else f"{run[name]}" for name in ("batch_size", "epochs")),
+        )
+        table.add_row(
+            Text(run["name"]),
+            f"{run['test_accuracy']:.2%}",
+            f"{run['epsilon']:.4f} ({run['accountant'].upper()})" if private else "no privacy",
+            *(parameters if wide else ()),
             "" if run["seconds"] is None else f"{run['seconds']:.0f} s",
         )
     return table

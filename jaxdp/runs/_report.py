@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, track
 from rich.table import Table
+from rich.text import Text
 
 _SECONDS_BETWEEN_UPDATES = 0.5
+_WIDE, _NARROW = 110, 90  # columns of a terminal: for all and a bar, and for all
 
 
 class ProgressDisplay:
@@ -23,6 +25,11 @@ class ProgressDisplay:
         self._task = progress.add_task("training", total=steps, status="compiling")
         self._updated = time.monotonic()
 
+    @property
+    def narrow(self) -> bool:
+        """Whether a status has to be short."""
+        return self._console.width < _NARROW
+
     def due(self) -> bool:
         """Whether the bar is shown and has been still for long enough to be worth moving."""
         return self._console.is_terminal and time.monotonic() - self._updated > _SECONDS_BETWEEN_UPDATES
@@ -35,7 +42,7 @@ class ProgressDisplay:
     def end_of_epoch(self, line: str) -> None:
         """Tell of a finished epoch, where no bar shows it."""
         if not self._console.is_terminal:
-            self._console.print(line, highlight=False, soft_wrap=True)
+            say(self._console, line)
 
 
 def rows_shown(rows: range, said: str) -> Iterable[int]:
@@ -49,7 +56,7 @@ def progress_display(console: Console, steps: int, done: int) -> Iterator[Progre
     """A `ProgressDisplay` for a run of `steps` steps of which `done` have been made."""
     columns = (
         TextColumn("{task.completed}/{task.total}"),
-        BarColumn(bar_width=20),
+        *([BarColumn(bar_width=20)] if console.width >= _WIDE else []),  # numbers tell more
         TextColumn("{task.fields[status]}"),
         TimeRemainingColumn(),
     )
@@ -59,11 +66,16 @@ def progress_display(console: Console, steps: int, done: int) -> Iterator[Progre
         yield display
 
 
+def say(console: Console, text: str) -> None:
+    """A sentence or more: broken at words where a terminal is too narrow, and not at all in a file; brackets are no markup."""
+    console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
 def two_columns(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """A table of names and values."""
-    table = Table(title=title, show_header=False)
+    """A table of names and values, in which brackets are no markup."""
+    table = Table(title=Text(title), show_header=False)
     table.add_column(style="bold")
-    table.add_column()
+    table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     return table

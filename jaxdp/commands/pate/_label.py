@@ -13,6 +13,7 @@ from ...data import Fingerprints
 from ...pate._votes import check_predictions, vote_counts
 from ...runs._folder import PRIVATE, RunFolder
 from ...runs._key_source import KeySource
+from ...runs._report import say
 from .._options import check_given, check_seed, seeded, that_matter
 from ._options import AnalyzeOptions, LabelOptions
 from ._plots import plot_epsilon
@@ -54,9 +55,9 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
         )
         write(released, folder, options.records, keys.nonce("noise"))
         publish(folder, () if options.seed is None else (seeded("The noise"),))
-    console.print(check_predictions(predictions), highlight=False)
+    say(console, check_predictions(predictions))
     console.print(epsilon_table(folder.read_json(f"{PRIVATE}/report.json")))
-    console.print(f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}", highlight=False)
+    say(console, f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}")
 
 
 def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> None:

@@ -41,7 +41,7 @@ from ...runs._finished import FinishedRun, load_run
 from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path
 from ...runs._key_source import KeySource
 from ...runs._loop import Loop, Totals
-from ...runs._report import progress_display, rows_shown
+from ...runs._report import progress_display, rows_shown, say
 from .. import _options
 from .._options import that_matter
 from ._coordinates import Coordinates, check_graph
@@ -103,7 +103,7 @@ def pate_in_folder(options: PateOptions, console: Console | None = None) -> Path
         agree({**_options.facts_of(options), **versions()})
         path = options.resume or options.output or _new_path(options)
         said = f"jaxdp: PATE with {options.teachers} teachers on {options.dataset}, in {path}"
-        console.print(said, highlight=False, soft_wrap=True)
+        say(console, said)
         device = all_well(lambda: use_device(options.device))
         data, public = all_well(lambda: _prepared(options, device))
         if several():
@@ -278,7 +278,7 @@ class _Job:
         with CheckpointFolder(self.folder.checkpoints, self.folder.mark) as checkpoints:
             start, damaged = checkpoints.load(_checkpoint(fresh, Totals()))
             for line in damaged:
-                self.console.print(f"{line}: going on from the one before", highlight=False, soft_wrap=True)
+                say(self.console, f"{line}: going on from the one before")
             start = start or _checkpoint(fresh, Totals())
             state = start.state
             self.folder.keep_metrics(start.metrics)
@@ -355,7 +355,7 @@ def _checkpoint(state: TrainState, totals: Totals, metrics: Sequence[dict[str, A
 def _show(folder: RunFolder, console: Console) -> None:
     """Show what came out, to whoever started the run."""
     console.print(summary_table(folder.summary(), folder.read_json(f"{PRIVATE}/report.json")))
-    console.print((folder.path / "statement.txt").read_text("utf-8"), highlight=False, soft_wrap=True)
+    say(console, (folder.path / "statement.txt").read_text("utf-8"))
 
 
 def _public(options: PateOptions, data: datasets.Dataset) -> int:

@@ -13,7 +13,7 @@ from ..._interrupts import resumable, stop_here
 from ...accounting import Ledger, rounded_up
 from ...runs._finished import FinishedRun
 from ...runs._folder import PRIVATE, RunFolder, new_path
-from ...runs._report import two_columns
+from ...runs._report import say, two_columns
 from ._ledger import read_ledger
 from ._options import TrainOptions
 from ._train import train, train_in_folder
@@ -60,7 +60,7 @@ def train_folds(options: TrainOptions, console: Console | None = None) -> Folds:
     with resumable(f"the same command with --output {shlex.quote(str(path))}"):
         for fold in range(1, options.folds + 1):
             stop_here()
-            console.print(f"fold {fold} of {options.folds}", highlight=False)
+            say(console, f"fold {fold} of {options.folds}")
             folder = path / f"fold-{fold}"
             begun = (folder / "config.json").exists()
             runs.append(train(replace(options, fold=fold, output=folder, resume=folder if begun else None), console))
@@ -68,7 +68,7 @@ def train_folds(options: TrainOptions, console: Console | None = None) -> Folds:
     _write(path, options, folds)
     console.print(two_columns(f"jaxdp: {options.folds} folds of {_summary(runs[0])['dataset']}", _rows(folds)))
     if folds.statement is not None:
-        console.print(folds.statement, highlight=False, soft_wrap=True)
+        say(console, folds.statement)
     return folds
 
 

@@ -9,8 +9,11 @@ from ...runs._report import two_columns
 from ...sampling import words_of_batch_size
 
 
-def status_line(record: dict[str, Any], epochs: int) -> str:
-    """One line about an epoch, finished or under way."""
+def status_line(record: dict[str, Any], epochs: int, *, narrow: bool = False) -> str:
+    """One line about an epoch, finished or under way; the least of it for a narrow terminal."""
+    if narrow:
+        spent = "" if record["epsilon"] is None else f"  ε {record['epsilon']:.3f}"
+        return f"epoch {record['epoch']}/{epochs}  loss {record['train_loss']:.3f}{spent}"
     parts = [f"epoch {record['epoch']}/{epochs}"]
     if record["steps_per_second"] is not None:
         parts.append(f"{record['steps_per_second']:.1f} steps/s")
@@ -30,8 +33,10 @@ def summary_table(summary: dict[str, Any]) -> Table:
 
 def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "test_accuracy" in summary:  # which is not published of people held back
-        yield "test accuracy", f"{summary['test_accuracy']:.2%}"
-        yield "test loss", f"{summary['test_loss']:.4f}"
+        where = "test" if summary.get("evaluated_on", "the test set") == "the test set" else "held-back"
+        rates = f", {summary['base_rate_loss']:.4f} by base rates alone" if "base_rate_loss" in summary else ""
+        yield f"{where} accuracy", f"{summary['test_accuracy']:.2%}"
+        yield f"{where} loss", f"{summary['test_loss']:.4f}{rates}"
     if summary["epsilon"] is None:
         yield "privacy", "none (--no-dp)"
     else:

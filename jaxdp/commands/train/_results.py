@@ -4,7 +4,11 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ...accounting import Ledger, accountants_of, statement
+from ...data import Targets
+from ...data._on_disk import columns
 from ...dpsgd._run import DPSGD
 from ...dpsgd._state import TrainState
 from ...runs._checkpoint import here, save_model
@@ -19,9 +23,10 @@ from ._plan import Plan
 from ._problem import Problem
 
 _PUBLISHED = (  # of a summary: what follows from the plan and the ledger, and with --patience when the run ended
-    "dataset", "model", "epsilon", "accountant", "delta", "order", "total_epsilon", "noise_multiplier", "clip_norm", "sampling",
-    "adjacency", "batch_size", "steps", "epochs", "device",
+    "dataset", "model", "evaluated_on", "epsilon", "accountant", "delta", "order", "total_epsilon", "noise_multiplier",
+    "clip_norm", "sampling", "adjacency", "batch_size", "steps", "epochs", "device",
 )  # fmt: skip
+_THOSE_HELD_BACK = "examples held back"
 _HELD_BACK = (
     "The records held back to evaluate on are not protected either: losses and accuracies on them are without noise, "
     f"which is why they are in the folder {PRIVATE}/."
@@ -57,6 +62,8 @@ class Results:
             "model": options.architecture,
             "test_accuracy": last["test_accuracy"],
             "test_loss": last["test_loss"],
+            "evaluated_on": "the test set" if self.problem.public_test else _THOSE_HELD_BACK,
+            **self._of_base_rates(),
             "epsilon": None,
             "batch_size": self.plan.batch_size,
             "steps": state.step,
@@ -78,6 +85,14 @@ class Results:
         close_to_others(self.folder.plot)
         save_model(self.folder.model(private=run is None), here(params_of(state)), state.step)
         self.folder.write_json(f"{PRIVATE}/summary.json", summary)
+
+    def _of_base_rates(self) -> dict[str, float]:
+        """With targets, the loss of who knows how often each is met and nothing else; private, as it is computed of the data."""
+        if self.problem.model.described["task"]["kind"] != Targets.kind:
+            return {}
+        labels, others = (np.asarray(columns(part)[1]) for part in (self.problem.train, self.problem.test))
+        rates = np.broadcast_to(labels.mean(axis=0, dtype=np.float64), others.shape)
+        return {"base_rate_loss": self.problem.model.evaluate(rates, others)[0]}
 
     def _ledger(self, run: DPSGD) -> Ledger:
         """All that was spent, this run with it."""

@@ -33,7 +33,7 @@ from ...runs._finished import FinishedRun, load_run
 from ...runs._folder import PRIVATE, RunFolder, as_written, new_path
 from ...runs._key_source import KeySource, nonce_as_words
 from ...runs._loop import Loop, Totals
-from ...runs._report import ProgressDisplay, progress_display, rows_shown
+from ...runs._report import ProgressDisplay, progress_display, rows_shown, say
 from .. import _options
 from .._sampling import cut_nearly_always
 from ._canaries import check_canaries, drawn, planted, weighted
@@ -79,7 +79,7 @@ def train_in_folder(options: TrainOptions, console: Console | None = None) -> Pa
         path = options.resume or options.output or _new_path(options)
         privacy = "" if options.dp else " without privacy"
         said = f"jaxdp: {options.architecture} on {options.dataset}{privacy}, in {path}"
-        console.print(said, highlight=False, soft_wrap=True)
+        say(console, said)
         devices = all_well(lambda: use_devices(options.device, options.devices if options.dp else 1))
         devices.connect()
         entropy = from_first(lambda: os.urandom(32)) if several() else None
@@ -249,17 +249,15 @@ class _Job:
 
     def _tell_of_the_plan(self) -> None:
         if lines := overruled(self.options):
-            self.setting.console.print(
-                f"recipe {self.options.recipe}, with {', '.join(lines)}", highlight=False, soft_wrap=True
-            )
+            say(self.setting.console, f"recipe {self.options.recipe}, with {', '.join(lines)}")
         if self.plan.steps < self.plan.asked:
             line = (
                 f"stopping after {self.plan.steps} of {self.plan.asked} steps, before --target-epsilon "
                 f"{self.options.target_epsilon} is overshot"
             )
-            self.setting.console.print(line, highlight=False, soft_wrap=True)
+            say(self.setting.console, line)
         if self.plan.run is not None and (warning := cut_nearly_always(self.plan.run)):
-            self.setting.console.print(warning, highlight=False, soft_wrap=True)
+            say(self.setting.console, warning)
 
     def _begun(self, step: Any, checkpoints: CheckpointFolder | None) -> tuple[Checkpoint, bool]:
         """From where to go on: the newest checkpoint, or the state before the first step; and whether it has stopped there."""
@@ -276,7 +274,7 @@ class _Job:
         assert checkpoints is not None
         start, damaged = checkpoints.load(fresh)
         for line in damaged:
-            self.setting.console.print(f"{line}: going on from the one before", highlight=False, soft_wrap=True)
+            say(self.setting.console, f"{line}: going on from the one before")
         if start is None:
             if self.folder.metrics():
                 raise UsageError(
@@ -348,7 +346,7 @@ class _Job:
     def _tell_of_waiting(self, loop: Loop) -> None:
         """A line, once, where records come too slowly."""
         if not self.told_of_waiting and (line := waits(loop)):
-            self.setting.console.print(line, highlight=False, soft_wrap=True)
+            say(self.setting.console, line)
             self.told_of_waiting = True
 
     def _has_stopped(self) -> bool:
@@ -362,7 +360,8 @@ class _Job:
         if not display.due():
             return
         epoch = (made - 1) // self.plan.steps_per_epoch + 1
-        display.update(made, status_line(self._record(loop, epoch, made, totals), self.plan.epochs))
+        record = self._record(loop, epoch, made, totals)
+        display.update(made, status_line(record, self.plan.epochs, narrow=display.narrow))
 
     def _record(self, loop: Loop, epoch: int, made: int, totals: Totals) -> dict[str, Any]:
         run = self.plan.run
@@ -396,7 +395,7 @@ def _show(folder: RunFolder, console: Console) -> None:
     console.print(summary_table(folder.summary()))
     statement_file = folder.path / "statement.txt"
     if statement_file.exists():
-        console.print(statement_file.read_text("utf-8"), highlight=False, soft_wrap=True)
+        say(console, statement_file.read_text("utf-8"))
 
 
 def _new_path(options: TrainOptions) -> Path:
@@ -410,5 +409,5 @@ def _problem(options: TrainOptions, setting: _Setting, spent_before: Ledger) -> 
     progress = rows_shown if is_first() else no_progress
     data, said = read(options, setting.devices, progress)
     if said is not None:
-        setting.console.print(said, highlight=False, soft_wrap=True)
+        say(setting.console, said)
     return problem_of(data, options, progress=progress)

@@ -1,0 +1,104 @@
+"""What a run shows on a terminal of any width, and in a file."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from jaxdp.commands._compare import comparison_tables
+from jaxdp.commands.train._report import status_line, summary_table
+from jaxdp.runs._report import progress_display, say, two_columns
+
+EPOCH = {
+    "epoch": 12,
+    "steps_per_second": 13.5,
+    "train_loss": 0.939,
+    "train_accuracy": 0.8528,
+    "epsilon": 0.734,
+}
+SUMMARY = {
+    "model": "dense",
+    "dataset": "csv",
+    "test_accuracy": 0.9,
+    "test_loss": 0.5,
+    "epsilon": None,
+    "batch_size": 64,
+    "steps": 10,
+    "epochs": 2,
+    "device": "cpu",
+}
+
+
+def terminal(width: int) -> tuple[Console, io.StringIO]:
+    out = io.StringIO()
+    return Console(file=out, width=width, force_terminal=True, color_system=None), out
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_the_bar_keeps_its_numbers_at_every_width(width: int) -> None:
+    console, out = terminal(width)
+    with progress_display(console, 600, 0) as display:
+        display.update(123, status_line(EPOCH, 40, narrow=display.narrow))
+        display._progress.refresh()
+    shown = next(line for line in out.getvalue().replace("\r", "\n").splitlines() if "123/600" in line)
+    assert all(number in shown for number in ("12/40", "0.939", "0.734"))
+    assert ("85.28%" in shown) == (width >= 90)
+    assert "…" not in shown
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_statement_is_broken_at_words_on_a_terminal_and_nowhere_in_a_file(width: int) -> None:
+    said = "This training satisfies (1.0000, 1e-05)-differential privacy by the RDP accountant, [/b] as it says. " * 3
+    console, out = terminal(width)
+    say(console, said)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join(lines).split()) == said.strip()
+    file = io.StringIO()
+    say(Console(file=file, width=width), said)
+    assert file.getvalue() == said + "\n"
+
+
+def test_brackets_are_no_markup_in_a_table() -> None:
+    console, out = terminal(80)
+    console.print(two_columns("run [red]a[/red]", [("folder", "runs/[bold]x")]))
+    assert "run [red]a[/red]" in out.getvalue()
+    assert "runs/[bold]x" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("also", "said"),
+    [
+        ({}, "test accuracy"),
+        ({"evaluated_on": "the test set"}, "test accuracy"),
+        ({"evaluated_on": "examples held back"}, "held-back accuracy"),
+        ({"evaluated_on": "examples held back", "base_rate_loss": 0.7}, "0.5000, 0.7000 by base rates alone"),
+    ],
+)
+def test_accuracy_is_called_by_what_it_is_of(also: dict[str, Any], said: str) -> None:
+    console, out = terminal(80)
+    console.print(summary_table({**SUMMARY, **also}))
+    assert said in out.getvalue()
+
+
+def test_runs_on_other_data_are_compared_in_tables_of_their_own_within_80_columns() -> None:
+    run = dict.fromkeys(("delta", "noise_multiplier", "clip_norm", "batch_size", "epochs", "seconds", "epsilon"))
+    runs = [
+        {
+            **run,
+            "name": "mnist-scattering-20261126-000000",
+            "dataset": "mnist",
+            "evaluated_on": None,
+            "test_accuracy": 0.98,
+        },
+        {**run, "name": "csv-dense", "dataset": "csv", "evaluated_on": "examples held back", "test_accuracy": 0.97},
+        {**run, "name": "other", "dataset": "mnist", "evaluated_on": "the test set", "test_accuracy": 0.96},
+    ]
+    console, out = terminal(80)
+    tables = comparison_tables(runs, wide=False)
+    for table in tables:
+        console.print(table)
+    assert len(tables) == 2
+    assert "finished runs on csv, by accuracy on examples held back" in " ".join(out.getvalue().split())
+    assert "mnist-scattering-20261126-000000" in out.getvalue()
