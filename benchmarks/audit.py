@@ -7,6 +7,7 @@ Writes audit.json and audit.png to RESULTS/DEVICE. A lower bound above a claim e
 """
 
 import argparse
+import json
 import sys
 import tempfile
 import time
@@ -17,6 +18,7 @@ import jax
 import numpy as np
 import optax
 import record
+from pictures import new_figure, panels, save
 from rich.console import Console
 from rich.progress import track
 
@@ -50,7 +52,7 @@ def main() -> None:
             found.append(by_loss(epsilon, seed, quick=options.quick))
             print(found[-1], flush=True)
     folder = record.write(options.results, "audit", {"figures": found})
-    draw(found, folder / "audit.png")
+    draw(json.loads((folder / "audit.json").read_text()), folder / "audit.png")
     sys.exit(any(one["contradicts"] for one in found))
 
 
@@ -102,12 +104,11 @@ def by_loss(epsilon: float | None, seed: int, *, quick: bool) -> Figures:
     return {"attack": "loss", "seed": seed, "seconds": time.perf_counter() - started} | found.to_dict()
 
 
-def draw(found: list[Figures], path: Path) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
     """The lower bounds of each attack beside the claims, a dot a seed."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    axis = figure.subplots()
+    found: list[Figures] = record["figures"]
+    figure = new_figure(9)
+    axis = panels(figure)
     rows = [
         (attack, claim)
         for attack in ("gradient canaries", "loss")
@@ -119,7 +120,7 @@ def draw(found: list[Figures], path: Path) -> None:
             values = [one[name] for one in found if _is(one, attack, claim) and one[name] is not None]
             axis.plot(values, [i + 0.2 * (j - 1)] * len(values), marker, color=color, alpha=0.7)
         if claim is not None:
-            axis.plot([claim, claim], [i - 0.35, i + 0.35], color="black", linewidth=2)
+            axis.plot([claim, claim], [i - 0.35, i + 0.35], color="black", marker="", linewidth=2)
     names = [f"{attack},\n{f'claimed ε = {claim:g}' if claim else 'without privacy'}" for attack, claim in rows]
     axis.set_yticks(range(len(rows)), names)
     axis.invert_yaxis()
@@ -130,7 +131,7 @@ def draw(found: list[Figures], path: Path) -> None:
     axis.set_xlim(left=-0.1)
     axis.grid(alpha=0.3, axis="x")
     axis.set_title("What attacks find of an MLP on MNIST")
-    figure.savefig(path, dpi=120)
+    save(figure, path, record)
 
 
 def _is(one: Figures, attack: str, claim: float | None) -> bool:

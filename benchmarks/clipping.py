@@ -10,19 +10,20 @@ on a CPU a part of the speed is theirs. All methods of a workload run interleave
 a table, and writes it with a plot, the hardware, the versions and the command to benchmarks/results/DEVICE/.
 """
 
+import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib
 import record
 import tyro
+from pictures import Dot, dots, new_figure, panels, save
 from programs import programs_of, reference_of
 from rich.console import Console
 from rich.progress import track
@@ -32,9 +33,6 @@ from workloads import WORKLOADS, Workload
 import jaxdp
 from jaxdp.jaxprs._convolutions import with_ordered_convolutions
 from jaxdp.runs._device import in_words, memory_of
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,36 +183,45 @@ def _print(variants: list[Variant]) -> None:
 def _write(options: Options, name: str, variants: list[Variant]) -> None:
     rows = [asdict(v) | {"median_milliseconds": v.median} for v in variants]
     folder = record.write(options.results, name, {"variants": rows})
-    _plot(variants, folder / f"{name}.png", sweep=options.sweep)
+    draw(json.loads((folder / f"{name}.json").read_text()), folder / f"{name}.png", sweep=options.sweep)
     print(f"written to {folder}")
 
 
-def _plot(variants: list[Variant], path: Path, *, sweep: bool) -> None:
-    figure, axes = plt.subplots(figsize=(11, 4.5), layout="constrained")
+def draw(found: dict[str, Any], path: Path, *, sweep: bool) -> None:
+    """Times by batch size, or over the non-private ones."""
+    of_variants = [each.name for each in fields(Variant)]
+    variants = [Variant(**{name: row[name] for name in of_variants}) for row in found["variants"]]
+    figure = new_figure(11)
+    figure.set_figheight(4.5)
+    axes = panels(figure)
     if sweep:
         for key in dict.fromkeys((v.workload, v.name) for v in variants):
             own = [v for v in variants if (v.workload, v.name) == key]
-            axes.loglog([v.batch_size for v in own], [v.median for v in own], marker="o", label=", ".join(key))
+            axes.loglog([v.batch_size for v in own], [v.median for v in own], label=", ".join(key))
         axes.set(xlabel="batch size (examples)", ylabel="time of a clipped gradient (ms)")
+        axes.grid(alpha=0.3)
     else:
         names = list(dict.fromkeys(v.workload for v in variants))
         shown = [n for n in dict.fromkeys(v.name for v in variants) if n.startswith("clipped") or n.endswith("private")]
-        for i, title in enumerate(shown):
-            at, ratios = [], []
-            for k, name in enumerate(names):
-                own = [v for v in variants if v.workload == name]
-                for one in (v for v in own if v.name == title):  # none that was left out
-                    at.append(k)
-                    ratios.append(one.median / reference(own, title).median)
-            width = 0.86 / len(shown)
-            positions = [k + (i - (len(shown) - 1) / 2) * width for k in at]
-            bars = axes.bar(positions, ratios, width=0.92 * width, label=title)
-            axes.bar_label(bars, labels=[f"{r:.2f}" if r < 10 else f"{r:.0f}" for r in ratios], fontsize=6)
+        dots(axes, names, {title: [_dot(variants, name, title) for name in names] for title in shown})
         axes.axhline(1, color="black", linewidth=0.8)
-        axes.set_xticks(range(len(names)), names, fontsize=8)
-        axes.set(yscale="log", ylabel="time, relative to the non-private one")
+        axes.set(yscale="log", ylabel="time, relative to the non-private one (middle half)")
+        axes.margins(y=0.12)
     axes.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
+    save(figure, path, found)
+
+
+def _dot(variants: list[Variant], workload: str, program: str) -> Dot | None:
+    own = [v for v in variants if v.workload == workload]
+    one = next((v for v in own if v.name == program), None)  # none that was left out
+    if one is None:
+        return None
+    over = reference(own, program).median
+    least, _, most = statistics.quantiles(one.milliseconds, n=4)
+    ratio = one.median / over
+    return Dot(
+        ratio, min(ratio, least / over), max(ratio, most / over), f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
+    )
 
 
 if __name__ == "__main__":

@@ -4,13 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+from pictures import Dot, dots, new_figure, panels, save
 from programs import PLAIN_GRADIENTS, PRIVATE_STEP, reference_of
 from rich.table import Table
 from targets import TARGETS, Target
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 
 Figures = dict[str, Any]
 HEADINGS = ("target", "workload (batch)", "clipped", "clipped, vmap", "whole private step", "noise alone", "from")
@@ -74,21 +71,31 @@ def draw(folder: Path) -> None:
     read = _read(folder)
     if not read:
         return
-    figure, panels = plt.subplots(len(read), 1, figsize=(9, 2.6 * len(read)), layout="constrained", squeeze=False)
-    for axes, (target, workloads) in zip(panels[:, 0], read, strict=True):
-        for number, program in enumerate((*_CLIPPED, PRIVATE_STEP)):
-            ratios = [ratio(found, program) or float("nan") for found in workloads]
-            bars = axes.bar([i + 0.27 * (number - 1) for i in range(len(ratios))], ratios, width=0.25, label=program)
-            axes.bar_label(bars, labels=[_short(each) for each in ratios], fontsize=6)
-        axes.axhline(1, color="black", linewidth=0.8)
+    figure = new_figure(10)
+    figure.set_figheight(2.8 * len(read))
+    every = panels(figure, len(read), 1, squeeze=False)[:, 0]
+    for axes, (target, workloads) in zip(every, read, strict=True):
         names = [found[0]["workload"].replace("-", "-\n") for found in workloads]
-        axes.set_xticks(range(len(workloads)), names, fontsize=7)
+        dots(
+            axes,
+            names,
+            {program: [_dot(found, program) for found in workloads] for program in (*_CLIPPED, PRIVATE_STEP)},
+        )
+        axes.axhline(1, color="black", linewidth=0.8)
         by = "cycles" if target.device == "tpu" else "roofline"
-        axes.set(yscale="log", ylabel=f"{by}, over plain", title=f"{target.name}: its compiler's estimate")
+        axes.set(
+            yscale="log",
+            ylabel=f"{by}, over plain",
+            title=f"{target.name}: its compiler's estimate, nothing timed ({workloads[0][0]['compiler']})",
+        )
         axes.margins(y=0.2)
-    panels[0, 0].legend(fontsize=7)
-    figure.savefig(folder / "compilers.png", dpi=120)
-    plt.close(figure)
+    figure.legend(*every[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=3)
+    save(figure, folder / "compilers.png")
+
+
+def _dot(found: list[Figures], program: str) -> Dot | None:
+    value = ratio(found, program)
+    return None if value is None else Dot(value, value, value, _short(value))
 
 
 def _read(folder: Path) -> list[tuple[Target, list[list[Figures]]]]:

@@ -27,16 +27,18 @@ import optax
 import record
 import tyro
 from peers.environments import UnavailableError, python_of
+from pictures import new_figure, panels, save
 from rich.console import Console
 from rich.table import Table
 
 import jaxdp
 from jaxdp import pate
 from jaxdp.models import distorted
-from jaxdp.runs._pictures import new_figure, save_figure
+from jaxdp.pate._analysis import event_of
 
 TEACHERS, SHARD, BATCH_SIZE = 49, 1200, 32
 PUBLIC = 9000
+DELTA = 1e-5
 NOISES = (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0)  # gamma
 
 
@@ -119,7 +121,7 @@ def main(options: Options) -> None:
         )
     content = {"rows": rows, "teacher_accuracy": accuracies.tolist(), "by_noise": by_noise}
     folder = record.write(options.results, "offices", content)
-    plot(by_noise, float(accuracies.mean()), folder / "offices.png")
+    draw(json.loads((folder / "offices.json").read_text()), folder / "offices.png")
     console.print(f"written to {folder}")
 
 
@@ -224,21 +226,29 @@ def students(teachers: pate.Teachers, data: jaxdp.data.Dataset, steps: int) -> l
     return lines
 
 
-def plot(by_noise: list[dict[str, Any]], teacher: float, path: Path) -> None:
-    """Accuracy of labels and student against the noise."""
-    figure = new_figure(6)
-    axis = figure.subplots()
-    scales = [1 / line["gamma"] for line in by_noise]
-    for name, label in (("student", "student, on held-back images"), ("labels", "noisy labels")):
-        axis.plot(scales, [100 * line[name] for line in by_noise], marker="o", label=label)
-    axis.axhline(100 * teacher, linestyle="--", linewidth=1, color="gray", label="a teacher, on average")
-    axis.set_xscale("log")
-    axis.set_xlabel("scale of the Laplace noise on every count, 1/γ (votes)")
-    axis.set_ylabel("accuracy (%)")
-    axis.grid(alpha=0.3)
-    axis.legend(frameon=False, loc="lower left")
-    figure.suptitle("How much noise can 49 teachers bear?")
-    save_figure(figure, path)
+def draw(found: dict[str, Any], path: Path) -> None:
+    """Accuracy of labels and student against the noise, and against what the labels cost whatever the votes."""
+    by_noise, teacher = found["by_noise"], float(np.mean(found["teacher_accuracy"]))
+    figure = new_figure(10)
+    against = panels(figure, 1, 2, sharey=True)
+    spent = [epsilon_of(line["gamma"]) for line in by_noise]
+    for axis, places in zip(against, ([1 / line["gamma"] for line in by_noise], spent), strict=True):
+        for name, label in (("student", "student, on held-back images"), ("labels", "noisy labels")):
+            axis.plot(places, [100 * line[name] for line in by_noise], label=label)
+        axis.axhline(100 * teacher, linestyle="--", linewidth=1, color="gray", label="a teacher, on average")
+        axis.set_xscale("log")
+        axis.grid(alpha=0.3)
+    against[0].set(xlabel="scale of the Laplace noise on every count, 1/γ (votes)", ylabel="accuracy (%)")
+    against[1].set(xlabel=f"ε of {PUBLIC:,} labels whatever the votes, at δ = {DELTA:g} (RDP)")
+    against[0].legend(frameon=False, loc="lower left")
+    figure.suptitle("How much noise can 49 teachers bear, and what does it cost?")
+    save(figure, path, found)
+
+
+def epsilon_of(gamma: float) -> float:
+    """What all the labels cost, whatever the votes."""
+    event = event_of(pate.LaplaceNoisyMax(gamma=gamma), asked=PUBLIC, answered=PUBLIC)
+    return jaxdp.accounting.event_epsilon(event, delta=DELTA).epsilon
 
 
 if __name__ == "__main__":

@@ -1,16 +1,14 @@
 """Accuracies as a table and as a picture, each beside those that the field quotes."""
 
+import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from field import ADULT, MNIST, Quoted
+from matplotlib.axes import Axes
+from pictures import new_figure, panels, save
 from records_rows import LINEAR, ROWS, Row
 from trained import Figures, between, epsilon, mean
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 
 HEADINGS = ("data", "ε (PLD)", "ε (RDP)", "test accuracy, last step (range)", "method", "figures from")
 _QUOTED = {"MNIST": MNIST, "Adult": ADULT}
@@ -40,7 +38,9 @@ def rows(found: dict[str, list[Figures]], search: dict[str, Any] | None = None) 
 
 def draw(found: dict[str, list[Figures]], path: Path) -> None:
     """Accuracy on MNIST against epsilon: a curve for each method, with the range over seeds, and the quoted points."""
-    figure, axes = plt.subplots(figsize=(7.5, 5), layout="constrained")
+    figure = new_figure(7.5)
+    figure.set_figheight(5)
+    axes = panels(figure)
     for method in dict.fromkeys(row.method for row in ROWS.values() if row.data == "MNIST"):
         own = [
             (epsilon(found[name], "pld"), found[name])
@@ -59,9 +59,8 @@ def draw(found: dict[str, list[Figures]], path: Path) -> None:
     axes.minorticks_off()
     axes.set(xlabel="ε at δ = 1e-5 (ours: PLD)", ylabel="test accuracy on MNIST (%)", ylim=_SHOWN)
     axes.grid(alpha=0.3)
-    figure.legend(fontsize=7, loc="outside lower center", ncols=3)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)
+    save(figure, path, json.loads(path.with_suffix(".json").read_text()))
 
 
 def _curve(axes: Axes, method: str, points: list[tuple[float, list[Figures]]]) -> None:
@@ -75,7 +74,6 @@ def _curve(axes: Axes, method: str, points: list[tuple[float, list[Figures]]]) -
         [spent for spent, _ in points],
         means,
         yerr=bars,
-        marker="o",
         markersize=4,
         capsize=3,
         label=f"jaxdp: {method}",

@@ -36,18 +36,27 @@ import scaling_libraries
 import tyro
 import workloads
 from forced_devices import devices_here, environment_with, said_by
+from pictures import new_figure, panels, save
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 import jaxdp
-from jaxdp.runs._pictures import new_figure, save_figure
 
 Name = Literal["devices", "steps", "batch", "parameters", "teachers"]
 Row = dict[str, Any]
 
 MLP_BATCH = 256
 COMPILING = "/jax/core/compile/backend_compile_duration"
+IN_WORDS = {
+    "plain": "plain gradient",
+    "plain, in parts": "plain gradient, in microbatches",
+    "clipped": "clipped gradient",
+    "plain step": "whole plain step",
+    "private step": "whole private step",
+    "as it comes": "train_teachers, as it comes",
+    "vmap over all": "one vmap over all teachers",
+}
 GRADIENTS = {
     "plain": "gradient, batched",
     "plain, in parts": "gradient, microbatched",
@@ -108,7 +117,7 @@ def main(options: Options) -> None:
     file = "-".join(["scaling", *chosen, *["quick"] * options.quick])
     sized = {"sizes": asdict(sizes), "cores": os.cpu_count()}
     folder = record.write(options.results, file, sized | {"parts": measured})
-    _plot(measured, folder / f"{file}.png")
+    draw(json.loads((folder / f"{file}.json").read_text()), folder / f"{file}.png")
     console.print(f"written to {folder / file}.json and .png", soft_wrap=True)
 
 
@@ -160,7 +169,7 @@ def worker(count: int, sizes: Sizes) -> None:
 
 def _draw_devices(axis: Any, rows: list[Row]) -> None:
     for way, own in _grouped(rows, "way").items():
-        axis.plot([row["devices"] for row in own], [row["speedup"] for row in own], marker="o", label=way)
+        axis.plot([row["devices"] for row in own], [row["speedup"] for row in own], label=IN_WORDS[way])
     most = os.cpu_count() or 1
     if rows[0]["forced"]:
         axis.axhline(most, linestyle="--", linewidth=1, color="gray", label=f"cores of this host: {most}")
@@ -214,7 +223,7 @@ def _draw_batch(axis: Any, rows: list[Row]) -> None:
     for program, own in _grouped(rows, "program").items():
         each = [1e3 * row["median_milliseconds"] / row["batch_size"] for row in own]
         style = "--" if program.startswith("plain") else "-"
-        axis.plot([row["batch_size"] for row in own], each, style, marker="o", label=program)
+        axis.plot([row["batch_size"] for row in own], each, linestyle=style, label=IN_WORDS[program])
     axis.set(xlabel="batch size of the tutorials' CNN (one device)", ylabel="time an example (µs)")
     _powers_of_two(axis, [row["batch_size"] for row in rows])
     axis.set_ylim(bottom=0)
@@ -225,10 +234,11 @@ def _draw_parameters(axis: Any, rows: list[Row]) -> None:
     for program, own in _grouped(rows, "program").items():
         if program in ("plain", "clipped"):
             parameters = [row["parameters"] for row in own]
-            (line,) = axis.loglog(parameters, [row["median_milliseconds"] for row in own], marker="o", label=program)
+            (line,) = axis.loglog(parameters, [row["median_milliseconds"] for row in own], label=IN_WORDS[program])
             mebibytes = [row["temporary_mib"] for row in own]
-            memory.loglog(parameters, mebibytes, ":", marker=".", color=line.get_color())
-            axis.plot([], [], ":", marker=".", color=line.get_color(), label=f"{program}, memory")
+            how = {"linestyle": ":", "marker": line.get_marker(), "fillstyle": "none", "color": line.get_color()}
+            memory.loglog(parameters, mebibytes, **how)
+            axis.plot([], [], **how, label=f"{IN_WORDS[program]}: memory, on the right")
     memory.set_ylabel("temporary memory (MiB)")
     counts = sorted({row["parameters"] for row in rows})
     axis.set_xticks(counts, [f"{count / 1e6:.2g} M" for count in counts])
@@ -280,7 +290,7 @@ def _seconds(run: Callable[[], Any]) -> tuple[float, float]:
 
 def _draw_teachers(axis: Any, rows: list[Row]) -> None:
     for name, label in (("median_seconds", "a call of train_teachers"), ("training_seconds", "without compilation")):
-        axis.plot([row["teachers"] for row in rows], [row[name] for row in rows], marker="o", label=label)
+        axis.plot([row["teachers"] for row in rows], [row[name] for row in rows], label=label)
     axis.set(xlabel="teachers on the same records", ylabel="time (s)", xscale="log")
     axis.set_xticks([row["teachers"] for row in rows], [str(row["teachers"]) for row in rows])
     axis.minorticks_off()
@@ -370,13 +380,14 @@ def _print(console: Console, part: Part, rows: list[Row]) -> None:
     console.print(part.note, highlight=False)
 
 
-def _plot(measured: dict[str, list[Row]], path: Path) -> None:
+def draw(found: dict[str, Any], path: Path) -> None:
     """A panel for each part, two in a line."""
+    measured: dict[str, list[Row]] = found["parts"]
     columns = min(2, len(measured))
     lines = -(-len(measured) // columns)
     figure = new_figure(5.5 * columns)
     figure.set_figheight(4 * lines)
-    axes = figure.subplots(lines, columns, squeeze=False).flat
+    axes = panels(figure, lines, columns, squeeze=False).flat
     for (name, rows), axis in zip(measured.items(), axes, strict=False):
         PARTS[name].draw(axis, rows)
         axis.set_title(PARTS[name].heading)
@@ -384,7 +395,7 @@ def _plot(measured: dict[str, list[Row]], path: Path) -> None:
         axis.legend(frameon=False, fontsize=8)
     for axis in axes:
         axis.remove()
-    save_figure(figure, path)
+    save(figure, path, found)
 
 
 def _powers_of_two(axis: Any, values: list[int]) -> None:

@@ -74,9 +74,7 @@ def draw(axis: Any, rows: list[Row]) -> None:
     """Times by devices."""
     for library in dict.fromkeys(row["library"] for row in rows):
         own = [row for row in rows if row["library"] == library]
-        axis.plot(
-            [row["devices"] for row in own], [row["median_milliseconds"] for row in own], marker="o", label=library
-        )
+        axis.plot([row["devices"] for row in own], [row["median_milliseconds"] for row in own], label=library)
     counts = sorted({row["devices"] for row in rows})
     axis.set(xscale="log", yscale="log", ylabel=f"time of a step (ms), B = {BATCH}")
     axis.set(xlabel=f"devices or processes on one host of {os.cpu_count()} cores")

@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from meshes import LAYOUTS
+from pictures import new_figure, panels, save
 from rich.table import Table
 from targets import Target
-
-from jaxdp.runs._pictures import new_figure, save_figure
 
 Figures = dict[str, Any]
 NAME = "scaling-"  # of files, before the target's
@@ -112,18 +111,18 @@ def draw(path: Path) -> None:
     counts = sorted({each["devices"] for each in found})
     figure = new_figure(5.5 * len(workloads))
     figure.set_figheight(7)
-    panels = figure.subplots(2, len(workloads), squeeze=False)
-    for (top, bottom), workload in zip(panels.T, workloads, strict=True):
+    each_two = panels(figure, 2, len(workloads), squeeze=False)
+    for (top, bottom), workload in zip(each_two.T, workloads, strict=True):
         for layout in LAYOUTS:
             keys = [key for key in keys_of(found) if key[:2] == (workload, layout) and trio(found, key)]
             if not keys:
                 continue
             devices, pairs = [key[3] for key in keys], [trio(found, key) for key in keys]
-            (line,) = top.plot(devices, [ratio(own) for own in pairs], marker="o", label=layout)
+            (line,) = top.plot(devices, [ratio(own) for own in pairs], label=LAYOUTS[layout].title)
             for program, style in (("private", "-"), ("plain", ":")):
                 cycles = [own[program]["cycles"] / 1e6 for own in pairs]
-                label = f"{layout}, {program}"
-                bottom.plot(devices, cycles, style, marker=".", color=line.get_color(), label=label)
+                label = program if layout == next(iter(LAYOUTS)) else None  # colours and markers are those above
+                bottom.plot(devices, cycles, style, marker=line.get_marker(), color=line.get_color(), label=label)
         each = next(each for each in found if each["workload"] == workload)
         top.set(
             title=f"{workload}, {each['batch_size'] // each['devices']} examples a device",
@@ -140,7 +139,7 @@ def draw(path: Path) -> None:
     figure.suptitle(
         f"{path.stem.removeprefix(NAME)} by its compiler's estimate; without the time between devices", fontsize=9
     )
-    save_figure(figure, path.with_suffix(".png"))
+    save(figure, path.with_suffix(".png"))
 
 
 def rows(folder: Path) -> list[tuple[str, ...]]:

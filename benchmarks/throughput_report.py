@@ -5,18 +5,16 @@ python benchmarks/throughput_report.py benchmarks/results/DEVICE/throughput.json
 
 import json
 import math
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from cells import Cell
 from libraries import LIBRARIES
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+from pictures import Dot, dots, new_figure, panels, save
 
 HEADINGS = (
     "library",
@@ -43,7 +41,7 @@ def write(path: Path) -> str:
     record, cells = read(path)
     text = _tables(record, cells)
     path.with_suffix(".md").write_text(text)
-    _plot(cells, path.with_suffix(".png"))
+    _draw(cells, path.with_suffix(".png"), record)
     return text
 
 
@@ -182,38 +180,42 @@ def _largest(record: dict[str, Any]) -> str:
     return f"## The largest batch, of powers of two to 32,768, in {where}\n\n{markdown(headings, rows)}"
 
 
-def _plot(cells: list[Cell], path: Path) -> None:
+def _draw(cells: list[Cell], path: Path, record: dict[str, Any]) -> None:
     libraries = list(dict.fromkeys(cell.library for cell in cells))
     sizes = sorted({size for workload, size in keys(cells) if workload == "cnn"})
-    figure, axes = plt.subplots(
-        1, 2, figsize=(13, 4.5), layout="constrained", width_ratios=(3, 1), squeeze=False, sharey=True
+    figure = new_figure(13)
+    figure.set_figheight(4.5)
+    of_workloads, of_sizes = panels(figure, 1, 2, width_ratios=(3, 1), sharey=True)
+    usual = [key for key in keys(cells) if key[1] == _usual(cells, key[0])]
+    names = [f"{workload}\nB = {size}" for workload, size in usual]
+    dots(of_workloads, names, {library: [_dot(cells, key, library) for key in usual] for library in libraries})
+    of_workloads.set(yscale="log", ylabel="private steps: examples a second")
+    of_workloads.set_title(
+        "Each library in its fastest mode, with the middle half of its runs; ÷: how many times as fast jaxdp is"
     )
-    _plot_workloads(cells, libraries, axes[0, 0])
+    of_workloads.margins(y=0.12)
+    of_workloads.legend(
+        fontsize=8, ncols=len(libraries), loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False
+    )
     for library in libraries:
         found = [best(cells, ("cnn", size), library) for size in sizes]
-        rates = [cell.batch_size / cell.median("step") if cell else math.nan for cell in found]
-        axes[0, 1].plot(sizes, rates, marker="o", label=library)
-    axes[0, 1].set_xscale("log", base=2)
-    axes[0, 1].set(xlabel="batch size", title="cnn, by batch size")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+        of_sizes.plot(
+            sizes, [cell.batch_size / cell.median("step") if cell else math.nan for cell in found], label=library
+        )
+    of_sizes.set_xscale("log", base=2)
+    of_sizes.set(xlabel="batch size", title="cnn, by batch size")
+    of_sizes.grid(alpha=0.3)
+    save(figure, path, record)
 
 
-def _plot_workloads(cells: list[Cell], libraries: list[str], axes: Any) -> None:
-    usual = [key for key in keys(cells) if key[1] == _usual(cells, key[0])]
-    width = 0.86 / len(libraries)
-    for i, library in enumerate(libraries):
-        found = [best(cells, key, library) for key in usual]
-        rates = [cell.batch_size / cell.median("step") if cell else 0 for cell in found]
-        ratios = [times_faster(cells, cell) if cell else math.nan for cell in found]
-        positions = [k + (i - (len(libraries) - 1) / 2) * width for k in range(len(usual))]
-        bars = axes.bar(positions, rates, width=0.92 * width, label=library)
-        labels = ["" if math.isnan(ratio) or library == "jaxdp" else f"÷{ratio:.1f}" for ratio in ratios]
-        axes.bar_label(bars, labels=labels, fontsize=6)
-    axes.set_xticks(range(len(usual)), [f"{workload}\nB = {size}" for workload, size in usual], fontsize=8)
-    axes.set(yscale="log", ylabel="private steps: examples a second", title="Each library in its fastest mode")
-    axes.set_ylim(bottom=10, top=10 * axes.get_ylim()[1])  # room for the legend above the tallest bar
-    axes.legend(fontsize=8, ncols=len(libraries), loc="upper center")
+def _dot(cells: list[Cell], key: tuple[str, int], library: str) -> Dot | None:
+    cell = best(cells, key, library)
+    if cell is None:
+        return None
+    rates = [cell.batch_size / seconds for seconds in cell.seconds["step"]]
+    said = "" if library == "jaxdp" else f"÷{times_faster(cells, cell):.1f}"
+    least, middle, most = statistics.quantiles(rates, n=4) if len(rates) > 1 else 3 * rates
+    return Dot(middle, least, most, said)
 
 
 def _usual(cells: list[Cell], workload: str) -> int:

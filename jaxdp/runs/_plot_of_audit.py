@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 
 from ..audit import Report
-from ._pictures import new_figure, save_figure
+from ._pictures import COLORS, new_figure, panels, save_figure
 
-_IN, _OUT, _CLAIM = "#0072B2", "#E69F00", "#000000"  # of Okabe and Ito's colours, which the colour-blind tell apart
+_IN, _OUT, _CLAIM = COLORS[0], COLORS[1], COLORS[-1]
 _BINS = 40
 
 
 def plot_audit(report: Report, title: str, path: Path) -> None:
     """Draw an audit to a PNG, all or nothing."""
     figure = new_figure(13)
-    of_roc, of_scores, of_bounds = figure.subplots(1, 3)
+    of_roc, of_scores, of_bounds = panels(figure, 1, 3)
     _draw_roc(of_roc, report)
     _draw_scores(of_scores, report)
     _draw_bounds(of_bounds, report)
@@ -32,6 +32,7 @@ def _draw_roc(axis: Any, report: Report) -> None:
         np.maximum(share(outside), least),
         np.maximum(share(inside), least),
         color=_IN,
+        marker="",
         drawstyle="steps-pre",
         label=f"attack, area {report.auroc:.3f}",
     )

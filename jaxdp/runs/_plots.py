@@ -7,7 +7,7 @@ import numpy as np
 
 from ..accounting import accountants_of, epsilon_at_interval
 from ..dpsgd._run import DPSGD
-from ._pictures import new_figure, save_figure
+from ._pictures import COLORS, new_figure, panels, save_figure
 
 _POINTS = 12
 _INTERVAL = 1e-3  # of a privacy loss: ten times faster than dp-accounting's own, and never below the truth
@@ -27,16 +27,16 @@ def plot_metrics(records: list[dict[str, Any]], title: str, path: Path) -> None:
     epochs = [record["epoch"] for record in records]
     private = bool(records) and records[-1]["epsilon"] is not None
     figure = new_figure(12 if private else 8)
-    axes = figure.subplots(1, 3 if private else 2)
+    axes = panels(figure, 1, 3 if private else 2)
     for axis, name, unit in ((axes[0], "loss", "cross-entropy (nats)"), (axes[1], "accuracy", "accuracy (%)")):
         scale = 100 if name == "accuracy" else 1
         for split, style in (("train", "--"), ("test", "-")):
             values = [scale * record[f"{split}_{name}"] for record in records]
-            axis.plot(epochs, values, style, marker="o", markersize=3, label=split)
+            axis.plot(epochs, values, linestyle=style, label=split)
         axis.set_ylabel(unit)
         axis.legend(frameon=False)
     if private:
-        axes[2].plot(epochs, [record["epsilon"] for record in records], "-", marker="o", markersize=3, color="tab:red")
+        axes[2].plot(epochs, [record["epsilon"] for record in records], color=COLORS[3])
         axes[2].set_ylabel(f"ε at δ = {records[-1]['delta']:g} ({_NAMES[records[-1]['accountant']]})")
         axes[2].set_ylim(bottom=0)
     for axis in axes:
@@ -50,7 +50,7 @@ def plot_metrics(records: list[dict[str, Any]], title: str, path: Path) -> None:
 def plot_epsilon(run: DPSGD, delta: float, path: Path) -> None:
     """Draw ε at `delta` against the steps of a run, by each accountant that can account it."""
     figure = new_figure(6)
-    axis = figure.subplots()
+    axis = panels(figure)
     steps, style = sorted({int(step) for step in np.linspace(1, run.steps, _POINTS)}), "default"
     if (paid_at := run.sampling.paid_at(run)) is not None:
         steps, style = sorted({*paid_at, run.steps}), "steps-post"
@@ -59,7 +59,7 @@ def plot_epsilon(run: DPSGD, delta: float, path: Path) -> None:
             spent = lambda step, by=name: epsilon_at_interval(run.event_of(step), delta, by, run.adjacency, _INTERVAL)
             values = [spent(step).epsilon for step in steps]
             label = f"{_NAMES[name]} ({values[-1]:.3f})"
-            axis.plot(steps, values, "-", marker="o", markersize=3, drawstyle=style, label=label)
+            axis.plot(steps, values, drawstyle=style, label=label)
     axis.set_xlabel("steps")
     axis.set_ylabel(f"ε at δ = {delta:g}")
     axis.set_ylim(bottom=0)
@@ -80,7 +80,7 @@ def plot_comparison(runs: list[dict[str, Any]], path: Path) -> None:
         path: where to write the picture, all or nothing.
     """
     figure = new_figure(7)
-    axis = figure.subplots()
+    axis = panels(figure)
     private = [run for run in runs if run["epsilon"] is not None]
     for run in private:
         axis.plot(run["epsilon"], 100 * run["test_accuracy"], "o", markersize=5)

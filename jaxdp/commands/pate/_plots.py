@@ -8,7 +8,7 @@ from jaxtyping import Bool, Int
 
 from ... import accounting
 from ...pate._analysis import Report, convert, event_of
-from ...runs._pictures import new_figure, save_figure
+from ...runs._pictures import COLORS, new_figure, panels, save_figure
 
 _POINTS = 40
 
@@ -16,11 +16,11 @@ _POINTS = 40
 def plot_agreement(votes: Int[np.ndarray, "queries classes"], report: Report, path: Path) -> None:
     """A histogram of the plurality's count over queries. Private."""
     figure = new_figure(6)
-    axis = figure.subplots()
+    axis = panels(figure)
     teachers = int(votes[0].sum())
     axis.hist(votes.max(axis=1), bins=np.linspace(0, teachers, 26).tolist(), edgecolor="white")
     if (needed := report.mechanism.plurality_needed) is not None:
-        axis.axvline(needed, linestyle="--", color="tab:red", label="threshold")
+        axis.axvline(needed, linestyle="--", color=COLORS[3], label="threshold")
         axis.legend(frameon=False, loc="upper left")
     axis.set_xlabel(f"votes for the most voted class, of {teachers}")
     axis.set_ylabel("queries")
@@ -31,7 +31,7 @@ def plot_agreement(votes: Int[np.ndarray, "queries classes"], report: Report, pa
 def plot_epsilon(report: Report, answered: Bool[np.ndarray, " queries"], path: Path) -> None:
     """ε against queries: by the mechanism alone, and by the votes. Private, for the sake of the second."""
     figure = new_figure(6)
-    axis = figure.subplots()
+    axis = panels(figure)
     queries = np.unique(np.linspace(1, report.asked, _POINTS).astype(int))
     totals, answers = np.cumsum(report.rdp, axis=0), np.cumsum(answered)
     dependent = [convert(report.orders, totals[k - 1], report.delta, report.conversion).epsilon for k in queries]
@@ -51,10 +51,10 @@ def plot_epsilon(report: Report, answered: Bool[np.ndarray, " queries"], path: P
 def plot_student(records: list[dict[str, Any]], path: Path) -> None:
     """The student's accuracy on the held-back images, and how far it agrees with its labels, by step."""
     figure = new_figure(6)
-    axis = figure.subplots()
+    axis = panels(figure)
     steps = [record["step"] for record in records]
     for name, label in (("test_accuracy", "held-back images"), ("agreement", "its labels, distorted")):
-        axis.plot(steps, [100 * record[name] for record in records], marker="o", markersize=3, label=label)
+        axis.plot(steps, [100 * record[name] for record in records], label=label)
     axis.set_xlabel("steps of the student")
     axis.set_ylabel("accuracy (%)")
     axis.grid(alpha=0.3)
