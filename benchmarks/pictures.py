@@ -84,7 +84,7 @@ def main() -> None:
             if path.stem == "throughput":
                 throughput_report.write(path)
             elif path.stem == "records":
-                records_report.draw(measured(path), path.with_suffix(".png"))
+                records_report.draw(measured(path), path.with_suffix(".png"), found)
             elif path.stem == "audit":
                 audit.draw(found, path.with_suffix(".png"))
             elif path.stem == "offices":

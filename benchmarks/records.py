@@ -10,6 +10,7 @@ choose the recipes' numbers (benchmarks/choose.py) no epsilon covers. Writes ben
 picture, records.png; `python benchmarks/documents.py` puts the table into the documents.
 """
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def main(options: Options) -> None:
     for row in rows(found, searched(folder / "records.json")):
         table.add_row(*row)
     console.print(table)
-    draw(found, folder / "records.png")
+    draw(found, folder / "records.png", json.loads((folder / "records.json").read_text()))
     console.print(f"written to {folder}")
 
 

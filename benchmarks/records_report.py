@@ -1,6 +1,5 @@
 """Accuracies as a table and as a picture, each beside those that the field quotes."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def rows(found: dict[str, list[Figures]], search: dict[str, Any] | None = None) 
     return made
 
 
-def draw(found: dict[str, list[Figures]], path: Path) -> None:
+def draw(found: dict[str, list[Figures]], path: Path, record: dict[str, Any] | None = None) -> None:
     """Accuracy on MNIST against epsilon: a curve for each method, with the range over seeds, and the quoted points."""
     figure = new_figure(7.5)
     figure.set_figheight(5)
@@ -60,7 +59,7 @@ def draw(found: dict[str, list[Figures]], path: Path) -> None:
     axes.set(xlabel="ε at δ = 1e-5 (ours: PLD)", ylabel="test accuracy on MNIST (%)", ylim=_SHOWN)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)
-    save(figure, path, json.loads(path.with_suffix(".json").read_text()))
+    save(figure, path, record)
 
 
 def _curve(axes: Axes, method: str, points: list[tuple[float, list[Figures]]]) -> None:

@@ -5,7 +5,7 @@ import csv
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 from jaxtyping import Float
@@ -14,6 +14,8 @@ from .. import _checks
 from .._errors import UsageError
 
 _ROWS_AT_ONCE = 1000
+_SEPARATORS = ",;\t"
+_LONGEST_LINE = 2**22  # characters of the first one
 
 
 class Columns(NamedTuple):
@@ -44,7 +46,7 @@ def read_columns(
     """Read a CSV file whose first column holds ids.
 
     Args:
-        path: the file; its first line names the columns.
+        path: the file; its first line names the columns, and shows whether commas, semicolons or tabs divide them.
         chosen: columns to read, in this order; by default all but the ids.
         categories: the values that a column of text can have, by column; public knowledge, never read off the data.
 
@@ -102,7 +104,7 @@ def _rows(path: Path) -> Iterator[Iterator[list[str]]]:
     path = _checks.path("path", path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file)
+            rows = csv.reader(file, delimiter=_separator(file))
             header = next(rows, [])
             if len(header) < 2:
                 raise UsageError(f"{path} has fewer than two columns in its first line: ids and a value are needed")
@@ -113,6 +115,13 @@ def _rows(path: Path) -> Iterator[Iterator[list[str]]]:
         raise UsageError(f"{path} can't be read ({error.strerror}): give a CSV file") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} is not CSV in UTF-8 ({error}): save it as such") from error
+
+
+def _separator(file: TextIO) -> str:
+    """That of the separators which makes the most columns of the first line, which holds names and none of the data."""
+    line = file.readline(_LONGEST_LINE)
+    file.seek(0)
+    return max(_SEPARATORS, key=lambda separator: len(next(csv.reader([line], delimiter=separator), [])))
 
 
 def _parsed(
@@ -149,9 +158,14 @@ def _numbers(path: Path, name: str, cells: Sequence[str], first_line: int) -> np
         pass
     line, cell = next((first_line + i, cell) for i, cell in enumerate(cells) if not _is_finite_or_missing(cell))
     raise UsageError(
-        f"{path}, line {line}, column {name}: {cell!r} is not a finite number; leave it empty if it is missing, or declare the "
-        f"column's categories by --categories {name}=..."
+        f"{path}, line {line}, column {name}: {cell!r} is not a finite number{_of_decimal_comma(cell)}; leave it empty if it is "
+        f"missing, or declare the column's categories by --categories {name}=..."
     )
+
+
+def _of_decimal_comma(cell: str) -> str:
+    plain = cell.replace(",", ".", 1)
+    return f" (write {plain}, with a point)" if plain != cell and _is_finite_or_missing(plain) else ""
 
 
 def _is_finite_or_missing(cell: str) -> bool:

@@ -151,14 +151,24 @@ def declared_categories(declared: Sequence[str], columns: Sequence[str]) -> dict
     return found
 
 
-def read_targets(path: Path, ids: tuple[str, ...]) -> tuple[UInt8[np.ndarray, "rows targets"], tuple[str, ...]]:
+def read_targets(
+    path: Path, ids: tuple[str, ...], columns: Sequence[str] | None = None
+) -> tuple[UInt8[np.ndarray, "rows targets"], tuple[str, ...]]:
     """Binary targets in the order of the features' ids.
+
+    Args:
+        path: the CSV file, its first column the ids.
+        ids: of the features.
+        columns: those that are targets; by default all.
+
+    Returns:
+        uint8 [rows, targets], 0 or 1, and the targets' names.
 
     Raises:
         UsageError: as `read_columns` does; for ids that don't match, values other than 0 and 1, and more targets than rows.
     """
     _checks.texts("ids", ids)
-    raw = read_columns(path)
+    raw = read_columns(path, columns)
     known = {name: place for place, name in enumerate(raw.ids)}
     missing = [name for name in ids if name not in known]
     if missing or len(ids) != len(known):
@@ -168,10 +178,10 @@ def read_targets(path: Path, ids: tuple[str, ...]) -> tuple[UInt8[np.ndarray, "r
             f"({', '.join(missing[:3]) or 'none'}), and {len(extra)} are there alone ({', '.join(extra[:3]) or 'none'})"
         )
     values = raw.values[[known[name] for name in ids]]
-    rows, columns = np.nonzero((values != 0) & (values != 1))
+    rows, places = np.nonzero((values != 0) & (values != 1))
     if len(rows):
         raise UsageError(
-            f"{path}, id {ids[rows[0]]}, column {raw.names[columns[0]]}: {values[rows[0], columns[0]]:g} is not a binary target: "
+            f"{path}, id {ids[rows[0]]}, column {raw.names[places[0]]}: {values[rows[0], places[0]]:g} is not a binary target: "
             "give 0 or 1"
         )
     if values.shape[1] > values.shape[0]:

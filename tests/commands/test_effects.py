@@ -55,6 +55,7 @@ WITHOUT_EFFECT: list[tuple[type, list[str], dict[str, str]]] = [
         {
             "features": "f.csv",
             "targets": "t.csv",
+            "target-columns": "a",
             "columns": "c.txt",
             "categories": "a=b,c",
             "bounds": "0 1",

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from command import interrupt_at_epoch_of, refused, result
@@ -13,6 +14,7 @@ import jaxdp
 from jaxdp import cli, data
 from jaxdp.accounting import Ledger
 from jaxdp.commands.train import TrainOptions, train_folds
+from jaxdp.commands.train._tables import table_problem
 
 BOUNDS = ("--bounds", "-10", "10")
 
@@ -199,7 +201,7 @@ def test_planted_signal_is_learned_at_epsilon_eight(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "needs --features FILE and --targets FILE"),
+        ((), "needs --features FILE, and --targets FILE"),
         (("--features", "f.csv", "--targets", "t.csv"), "needs one way to scale numbers"),
         (("--features", "f.csv", "--targets", "t.csv", *BOUNDS), "f.csv can't be read"),
         (("--features", "f.csv", "--targets", "t.csv", *BOUNDS, "--model", "cnn"), "--model=cnn takes images"),
@@ -273,3 +275,46 @@ def _breast_cancer(folder: Path, seeds: int) -> list[float]:
         )
         found.append(train_folds(chosen).test_accuracy)
     return found
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_one_file_with_the_targets_named_is_the_run_of_two(separator: str, tables: Path, tmp_path: Path) -> None:
+    """To the bit of its data: whatever divides the columns, and wherever the targets stand."""
+    read = lambda name: list(csv.reader((tables / name).read_text().splitlines()))
+    features, targets = read("train_features.csv"), read("train_targets_scored.csv")
+    of_id = {row[0]: row[1:] for row in targets}
+    together = [[*row, *of_id[row[0] if number else targets[0][0]]] for number, row in enumerate(features)]
+    with (tmp_path / "both.csv").open("w", newline="") as file:
+        csv.writer(file, delimiter=separator).writerows(together)
+    one = TrainOptions(
+        dataset="csv", features=tmp_path / "both.csv", target_columns=tuple(targets[0][1:]), bounds=(-10.0, 10.0)
+    )
+    two = TrainOptions(
+        dataset="csv",
+        features=tables / "train_features.csv",
+        targets=tables / "train_targets_scored.csv",
+        bounds=(-10.0, 10.0),
+    )
+    for options in (one, two):
+        options.check()
+    found, expected = (table_problem(options, Ledger()) for options in (one, two))
+    for mine, theirs in ((found.train, expected.train), (found.test, expected.test)):
+        jax.tree.map(np.testing.assert_array_equal, mine, theirs)
+    assert found.described["encoding"] == expected.described["encoding"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--target-columns", "target_0"), "--targets FILE or, where one file has both"),
+        ((), "--targets FILE or, where one file has both"),
+    ],
+)
+def test_targets_are_named_once(
+    more: tuple[str, ...], said: str, tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = options(tables, *more)
+    if not more:
+        at = given.index("--targets")
+        given = [*given[:at], *given[at + 2 :]]
+    assert said in refused(given, capsys)

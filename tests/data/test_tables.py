@@ -174,3 +174,26 @@ def test_categories_are_declared_as_column_and_values() -> None:
 def test_bounds_are_estimated_on_the_host_alone() -> None:
     with pytest.raises(jaxdp.UsageError, match="key is traced by jax"):
         jax.eval_shape(lambda key: data.estimated_bounds(np.ones((900, 1)), 1.0, key)[0].lower, jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("first", "row", "names"),
+    [
+        ("id,a,b", "1,2,3", ("a", "b")),
+        ("id;a;b", "1;2;3", ("a", "b")),
+        ("id\ta\tb", "1\t2\t3", ("a", "b")),
+        ('id;"a,x";b', "1;2;3", ("a,x", "b")),
+        ("id,a;x,b", "1,2,3", ("a;x", "b")),
+    ],
+)
+def test_what_divides_the_columns_is_seen_from_their_names(
+    first: str, row: str, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text(f"{first}\n{row}\n")
+    assert data.read_columns(tmp_path / "t.csv").names == names
+
+
+def test_a_decimal_comma_is_answered_with_a_point(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id;a\nx;1,5\n")
+    with pytest.raises(jaxdp.UsageError, match=r"'1,5' is not a finite number \(write 1.5, with a point\)"):
+        data.read_columns(tmp_path / "t.csv")

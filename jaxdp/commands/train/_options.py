@@ -19,7 +19,17 @@ _OF_PRIVACY = (
     *("accountant", "ledger", "microbatch_size"),
 )
 _OF_TABLES = (
-    *("features", "targets", "columns", "categories", "bounds", "bounds_file", "bounds_noise", "missing"),
+    *(
+        "features",
+        "targets",
+        "target_columns",
+        "columns",
+        "categories",
+        "bounds",
+        "bounds_file",
+        "bounds_noise",
+        "missing",
+    ),
     *("folds", "fold", "precision"),
 )
 _OF_SEVERAL = ("devices", "distributed", "coordinator", "num_processes", "process_id")
@@ -114,8 +124,8 @@ class TrainOptions(OneOfSeveral):
     """Options of a training run. Those left at None are filled in by the recipe for the model (`jaxdp train --help`)."""
 
     dataset: str = "mnist"
-    """data set: mnist is embedded; csv is a table, --features with --targets; any other name is a TFDS data set prepared under
-    --data-dir"""
+    """data set: mnist is embedded; csv is a table, --features with --targets or --target-columns; any other name is a TFDS data
+    set prepared under --data-dir"""
     data_dir: Path | None = None
     """folder with prepared TFDS data sets; ~/tensorflow_datasets if not given"""
     reading: Literal["auto", "memory", "disk"] = "auto"
@@ -127,6 +137,8 @@ class TrainOptions(OneOfSeveral):
     """with --dataset csv: the file of features, ids in its first column"""
     targets: Path | None = None
     """with --dataset csv: the file of binary targets, with the same ids"""
+    target_columns: tuple[str, ...] = ()
+    """with --dataset csv: the columns of --features that are the binary targets, in the place of a file of their own"""
     columns: Path | None = None
     """with --dataset csv: a file of the features to use, names or numbers from 0, one a line; all by default"""
     categories: tuple[str, ...] = MOA_CATEGORIES
@@ -327,8 +339,10 @@ class TrainOptions(OneOfSeveral):
             raise UsageError(
                 f"--model={self.model} takes images: for --dataset csv leave it out, or give {models.models_for('features')}"
             )
-        if self.features is None or self.targets is None:
-            raise UsageError("--dataset csv needs --features FILE and --targets FILE")
+        if self.features is None or (self.targets is None) == (not self.target_columns):
+            raise UsageError(
+                "--dataset csv needs --features FILE, and --targets FILE or, where one file has both, --target-columns NAME"
+            )
         ways = [name for name in ("bounds", "bounds_file", "bounds_noise") if getattr(self, name) is not None]
         if len(ways) != 1:
             raise UsageError(

@@ -31,13 +31,13 @@ def table_problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | 
         UsageError: for files that can't be read, don't match or hold what they shouldn't.
     """
     assert options.features is not None
-    assert options.targets is not None
-    columns = datasets.chosen_columns(options.features, options.columns)
+    columns = _columns(options.features, options)
     _check_categories(options)
     categories = datasets.declared_categories(options.categories, columns)
     raw = datasets.read_columns(options.features, columns, categories)
     datasets.refuse_constant(raw, options.features)
-    targets, names = datasets.read_targets(options.targets, raw.ids)
+    source, which = (options.features, options.target_columns) if options.targets is None else (options.targets, None)
+    targets, names = datasets.read_targets(source, raw.ids, which)
     train, test = _divided(raw.ids, options)
     read = (raw.values, targets, train)  # bounds that are estimated differ from run to run
     described = {"options": that_matter(options), "columns": columns, "spent_before": spent_before.to_dict()}
@@ -54,6 +54,17 @@ def table_problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | 
         target_names=names,
     )
     return problem_of(table.labelled(train, test), options, read=read, spent=ledger)
+
+
+def _columns(features: Path, options: TrainOptions) -> tuple[str, ...]:
+    """The columns to learn from, among which no target is."""
+    columns = datasets.chosen_columns(features, options.columns)
+    targets = set(options.target_columns)
+    if options.columns is not None and (both := [name for name in columns if name in targets]):
+        raise UsageError(
+            f"--columns={options.columns} lists {both[0]}, which is one of --target-columns: leave it out there"
+        )
+    return tuple(name for name in columns if name not in targets)
 
 
 def _check_categories(options: TrainOptions) -> None:
