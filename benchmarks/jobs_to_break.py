@@ -20,7 +20,11 @@ import jaxdp
 
 _FORKED = multiprocessing.get_context("forkserver")
 _FORKED.set_forkserver_preload(
-    ["jaxdp.cli", "flax.linen", "orbax.checkpoint", "matplotlib.figure", "dp_accounting.pld"]
+    [
+        *("jaxdp.cli", "jaxdp.commands.train._folds", "jaxdp.commands.pate._pipeline", "jaxdp.audit._report"),
+        *("jaxdp.runs._plots", "jaxdp.runs._plot_of_audit", "flax.linen", "orbax.checkpoint", "matplotlib.figure"),
+        "dp_accounting.pld",
+    ]
 )
 FIXTURES = Path(__file__).parents[1] / "tests" / "fixtures" / "tfds"
 _IMAGES = ("--data-dir", str(FIXTURES), "--delta", "1e-3", "--seed", "7")

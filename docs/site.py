@@ -18,7 +18,12 @@ _NOT_FOR_USERS = ("UsageError",)  # of rooms; the top level has it
 def on_files(files: Files, config: Any) -> Files:
     """Add the files that aren't under docs/."""
     files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text()))
-    for folder, kind in (("benchmarks/results", "*.png"), ("benchmarks/results", "*.md"), ("notebooks", "*.ipynb")):
+    for folder, kind in (
+        ("benchmarks/results", "*.png"),
+        ("benchmarks/results", "*.md"),
+        ("benchmarks/results", "*.txt"),
+        ("notebooks", "*.ipynb"),
+    ):
         for path in sorted((ROOT / folder).rglob(kind)):
             name = str(path.relative_to(ROOT)).replace("benchmarks/results", "results")
             files.append(File.generated(config, name, abs_src_path=str(path)))
