@@ -105,7 +105,7 @@ def interrupted_again_and_again(arguments: list[str], folder: Path, moments: int
 
 @pytest.mark.slow("minutes")
 def test_a_run_that_is_interrupted_at_any_moment_ends_cleanly_and_goes_on_to_the_same_result(tmp_path: Path) -> None:
-    interrupted_again_and_again(TRAIN, tmp_path / "run", moments=3, longest=6.0)
+    interrupted_again_and_again(TRAIN, tmp_path / "run", moments=2, longest=6.0)
     cli.main([*TRAIN, "--output", str(tmp_path / "whole")])
     assert result(tmp_path / "run") == result(tmp_path / "whole")
 
@@ -113,7 +113,7 @@ def test_a_run_that_is_interrupted_at_any_moment_ends_cleanly_and_goes_on_to_the
 @pytest.mark.slow("minutes")
 @pytest.mark.filterwarnings("ignore:.*no record of some class")
 def test_pate_that_is_interrupted_at_any_moment_ends_cleanly_and_goes_on_to_the_same_labels(tmp_path: Path) -> None:
-    interrupted_again_and_again(PATE, tmp_path / "run", moments=3, longest=6.0)
+    interrupted_again_and_again(PATE, tmp_path / "run", moments=2, longest=6.0)
     cli.main([*PATE, "--output", str(tmp_path / "whole")])
     for name in ("labels.csv", "statement.json"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -19,6 +19,7 @@ from ..._errors import UsageError
 from ..._interrupts import resumable
 from ..._meeting import connected, explained
 from ..._processes import agree, all_well, from_first, is_first, on_first, several, versions
+from ..._types import LossFn
 from ...accounting import Ledger
 from ...data._tfds import no_progress
 from ...dpsgd._run import DPSGD
@@ -48,6 +49,7 @@ from ._reading import evaluation_takes, read, steps_take, waits
 from ._recipe import overruled
 from ._report import status_line, summary_table
 from ._results import Results
+from ._room import check_microbatch, memory_explained
 from ._tables import table_problem
 
 
@@ -285,12 +287,15 @@ class _Job:
         self.folder.keep_metrics(start.metrics)
         return start
 
-    def _step(self) -> Any:
-        loss, optimize = self.problem.model.loss, optimizer(self.plan)
+    @cached_property
+    def _loss(self) -> LossFn:
+        loss = self.problem.model.loss
         if self.plan.augmentations:
             loss = augmented(loss, self.plan.augmentations)
-        if self.problem.weights is not None:
-            loss = weighted(loss)
+        return loss if self.problem.weights is None else weighted(loss)
+
+    def _step(self) -> Any:
+        loss, optimize = self._loss, optimizer(self.plan)
         if self.plan.run is None:
             sizes = {"batch_size": self.plan.batch_size, "steps_per_epoch": self.plan.steps_per_epoch}
             return PlainStep(loss, optimize, **sizes, steps=self.plan.steps)
@@ -302,6 +307,11 @@ class _Job:
         state = devices.holding(start.state)
         data = steps_take(self.problem, devices)
         test = on_first(lambda: evaluation_takes(self.problem))
+        each = -(-(self.options.microbatch_size or self.plan.batch_size) // len(devices.all))  # of the devices
+        at_once = self.options.microbatch_size and each
+        step_of = (self._loss, start.state.params, data)
+        if self.plan.run is not None:
+            all_well(lambda: check_microbatch(*step_of, at_once, devices.own, self._to_go_on))
         with ExitStack() as opened, progress_display(self.setting.console, self.plan.steps, state.step) as display:
 
             def save(state: TrainState, totals: Totals) -> None:
@@ -327,9 +337,11 @@ class _Job:
             opened.callback(step.close)
             epochs = () if stopped else loop.epochs(state, Totals(**start.totals))
             try:
-                for epoch, state, totals in epochs:
-                    if from_first(partial(end_of_epoch, epoch, state, totals)):
-                        break
+                private = self.plan.run is not None
+                with memory_explained(*step_of, each, devices.own, self._to_go_on, private=private):
+                    for epoch, state, totals in epochs:
+                        if from_first(partial(end_of_epoch, epoch, state, totals)):
+                            break
             except UsageError as error:
                 if not isinstance(data, Source):
                     raise
