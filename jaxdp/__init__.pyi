@@ -3,6 +3,7 @@ from . import (
     audit as audit,
     clipping as clipping,
     data as data,
+    dpsgd as dpsgd,
     mechanisms as mechanisms,
     models as models,
     noise as noise,
@@ -10,6 +11,7 @@ from . import (
     reading as reading,
     runs as runs,
     sampling as sampling,
+    transforms as transforms,
 )
 from ._errors import UsageError as UsageError
 from .clipping import (

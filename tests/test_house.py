@@ -110,6 +110,13 @@ def test_help_and_what_was_mistyped_wait_for_no_jax(arguments: list[str]) -> Non
     assert loaded_by(code, {"jax", "scipy", "matplotlib", "orbax"}).splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize(
+    "name", ["dpsgd", "transforms", "models", "runs", "pate.aggregators", "clipping.ghost", "noise.draws", "accounting"]
+)
+def test_a_room_can_be_asked_for_before_anything_else(name: str) -> None:
+    assert loaded_by(f"import jaxdp; jaxdp.{name}", set()) == "[]\n"
+
+
 def loaded_by(code: str, libraries: set[str]) -> str:
     """What a process prints that runs this, and then which of these libraries it has imported."""
     code = f"import sys\n{code}\nprint(sorted({libraries} & set(sys.modules)))"

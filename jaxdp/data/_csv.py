@@ -3,9 +3,10 @@
 import contextlib
 import csv
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -14,8 +15,7 @@ from .. import _checks
 from .._errors import UsageError
 
 _ROWS_AT_ONCE = 1000
-_SEPARATORS = ",;\t"
-_LONGEST_LINE = 2**22  # characters of the first one
+_SEPARATORS = ",\t;"
 
 
 class Columns(NamedTuple):
@@ -41,7 +41,11 @@ def header_of(path: Path) -> list[str]:
 
 
 def read_columns(
-    path: Path, chosen: Sequence[str] | None = None, categories: Mapping[str, Sequence[str]] | None = None
+    path: Path,
+    chosen: Sequence[str] | None = None,
+    categories: Mapping[str, Sequence[str]] | None = None,
+    *,
+    otherwise: str | None = None,
 ) -> Columns:
     """Read a CSV file whose first column holds ids.
 
@@ -49,6 +53,7 @@ def read_columns(
         path: the file; its first line names the columns, and shows whether commas, semicolons or tabs divide them.
         chosen: columns to read, in this order; by default all but the ids.
         categories: the values that a column of text can have, by column; public knowledge, never read off the data.
+        otherwise: what an error about a cell that is no number says to do; by default to declare categories.
 
     Returns:
         Its `Columns`.
@@ -72,14 +77,16 @@ def read_columns(
             ids.append(row[0])
             chunk.append([row[place] for place in places])
             if len(chunk) == _ROWS_AT_ONCE:
-                parts.append(_parsed(path, names, chunk, number, categories))
+                parts.append(_parsed(path, names, chunk, number, categories, otherwise))
                 chunk = []
-        parts.append(_parsed(path, names, chunk, len(ids) + 1, categories))
+        parts.append(_parsed(path, names, chunk, len(ids) + 1, categories, otherwise))
     if not ids:
         raise UsageError(f"{path} has a first line and no rows")
     if len(set(ids)) != len(ids):
         again = next(name for i, name in enumerate(ids) if name in ids[:i])
-        raise UsageError(f"{path} has the id {again!r} twice: each row must be a record of its own")
+        raise UsageError(
+            f"{path} has the id {again!r} twice in its first column, {header[0]}, by which records are known: put ids first"
+        )
     pairs = [
         (f"{name}={value}" if value else name, bool(value)) for name in names for value in categories.get(name, ("",))
     ]
@@ -104,7 +111,8 @@ def _rows(path: Path) -> Iterator[Iterator[list[str]]]:
     path = _checks.path("path", path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file, delimiter=_separator(file))
+            first = file.readline()  # and not read again: a pipe can't be
+            rows = csv.reader(itertools.chain([first], file), delimiter=_separator(first))
             header = next(rows, [])
             if len(header) < 2:
                 raise UsageError(f"{path} has fewer than two columns in its first line: ids and a value are needed")
@@ -117,15 +125,19 @@ def _rows(path: Path) -> Iterator[Iterator[list[str]]]:
         raise UsageError(f"{path} is not CSV in UTF-8 ({error}): save it as such") from error
 
 
-def _separator(file: TextIO) -> str:
-    """That of the separators which makes the most columns of the first line, which holds names and none of the data."""
-    line = file.readline(_LONGEST_LINE)
-    file.seek(0)
-    return max(_SEPARATORS, key=lambda separator: len(next(csv.reader([line], delimiter=separator), [])))
+def _separator(first: str) -> str:
+    """What divides the columns, by their names alone: a comma where one stands outside of quotes, or else a tab, a semicolon."""
+    outside = re.sub('"[^"]*"', "", first)
+    return next((separator for separator in _SEPARATORS if separator in outside), ",")
 
 
 def _parsed(
-    path: Path, names: list[str], rows: list[list[str]], last_line: int, categories: Mapping[str, Sequence[str]]
+    path: Path,
+    names: list[str],
+    rows: list[list[str]],
+    last_line: int,
+    categories: Mapping[str, Sequence[str]],
+    otherwise: str | None,
 ) -> np.ndarray:
     """Some rows as numbers: float32 [rows, columns]."""
     first_line = last_line - len(rows) + 1
@@ -134,7 +146,7 @@ def _parsed(
         if name in categories:
             columns += _coded(path, name, cells, first_line, categories[name])
         else:
-            columns.append(_numbers(path, name, cells, first_line))
+            columns.append(_numbers(path, name, cells, first_line, otherwise))
     return np.stack(columns, axis=1).astype(np.float32) if columns else np.zeros((len(rows), 0), np.float32)
 
 
@@ -149,7 +161,7 @@ def _coded(path: Path, name: str, cells: Sequence[str], first_line: int, known: 
     return [(array == value).astype(np.float64) for value in known]
 
 
-def _numbers(path: Path, name: str, cells: Sequence[str], first_line: int) -> np.ndarray:
+def _numbers(path: Path, name: str, cells: Sequence[str], first_line: int, otherwise: str | None) -> np.ndarray:
     try:
         numbers = np.array([cell or "nan" for cell in cells]).astype(np.float64) if cells else np.zeros(0)
         if not np.isinf(numbers).any():
@@ -157,9 +169,9 @@ def _numbers(path: Path, name: str, cells: Sequence[str], first_line: int) -> np
     except ValueError:
         pass
     line, cell = next((first_line + i, cell) for i, cell in enumerate(cells) if not _is_finite_or_missing(cell))
+    fix = f"leave it empty if it is missing, or declare the column's categories by --categories {name}=..."
     raise UsageError(
-        f"{path}, line {line}, column {name}: {cell!r} is not a finite number{_of_decimal_comma(cell)}; leave it empty if it is "
-        f"missing, or declare the column's categories by --categories {name}=..."
+        f"{path}, line {line}, column {name}: {cell!r} is not a finite number{_of_decimal_comma(cell)}: {otherwise or fix}"
     )
 
 

@@ -168,7 +168,7 @@ def read_targets(
         UsageError: as `read_columns` does; for ids that don't match, values other than 0 and 1, and more targets than rows.
     """
     _checks.texts("ids", ids)
-    raw = read_columns(path, columns)
+    raw = read_columns(path, columns, otherwise="a binary target is 0 or 1")
     known = {name: place for place, name in enumerate(raw.ids)}
     missing = [name for name in ids if name not in known]
     if missing or len(ids) != len(known):

@@ -14,7 +14,7 @@ import jax
 from .._errors import UsageError
 
 _SUBSTITUTES = {
-    "BatchNorm": "GroupNorm or LayerNorm, which normalise each example on its own",
+    "BatchNorm": "LayerNorm, which normalises each example on its own, or GroupNorm, to which flax gives x[None] for x",
     "SpectralNorm": "WeightNorm, or jaxdp.models.WeightNormDense, which keep no estimate between steps",
 }
 _WHY = {
@@ -23,6 +23,9 @@ _WHY = {
     "SpectralNorm": "stores an estimate that every step changes",
 }
 _STATE = "a variable that is a parameter, or none: what a step stores of its examples has no noise"
+_GROUPS = (
+    "takes the first axis for a batch's, which one example hasn't: call it on x[None], and take [0] of what comes out"
+)
 _STREAM = (
     "draws from the stream {tag!r} of its own, which a loss can't advance, and a copy would draw the same for all examples: in "
     "the loss, merge one by nnx.merge(..., copy=True) and nnx.reseed(it, {tag}=rng) with the example's own key, its argument rng="
@@ -95,9 +98,10 @@ def validate(model: Any, *inputs: Any, **keywords: Any) -> Validation:
     from flax import nnx
 
     if isinstance(model, nn.Module):
-        return Validation(tuple(_of_linen(model, inputs, keywords)))
+        obstacles, hints = _of_linen(model, inputs, keywords)
+        return Validation(tuple(obstacles), tuple(hints))
     if isinstance(model, nnx.Module):
-        return Validation(tuple(_of_nnx(model)), tuple(_streams(model)))
+        return Validation(tuple(_of_nnx(model)), tuple(_hints_of_nnx(model)))
     if "equinox" in sys.modules and isinstance(model, sys.modules["equinox"].Module):
         return Validation(tuple(_of_equinox(model)))
     raise UsageError(
@@ -105,7 +109,8 @@ def validate(model: Any, *inputs: Any, **keywords: Any) -> Validation:
     )
 
 
-def _of_linen(model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> Iterator[Obstacle]:
+def _of_linen(model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[list[Obstacle], list[str]]:
+    """The obstacles, and the hints."""
     import flax.linen as nn
 
     layers: dict[tuple[str, ...], str] = {}
@@ -121,6 +126,13 @@ def _of_linen(model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> 
             return model.init(keys, *inputs, **keywords)
 
     collections = jax.eval_shape(init, *inputs)
+    hints = [
+        f"{'/'.join(path) or 'the model itself'} {_GROUPS}" for path, kind in layers.items() if kind == "GroupNorm"
+    ]
+    return list(_in_linen(layers, collections)), hints
+
+
+def _in_linen(layers: dict[tuple[str, ...], str], collections: Any) -> Iterator[Obstacle]:
     known = {path for path, kind in layers.items() if kind in _SUBSTITUTES}
     for path in sorted(known):
         yield _obstacle(path, layers[path])
@@ -150,12 +162,14 @@ def _of_nnx(model: Any) -> Iterator[Obstacle]:
             yield Obstacle("/".join(names), name, "keeps state beside its parameters", _STATE)
 
 
-def _streams(model: Any) -> Iterator[str]:
+def _hints_of_nnx(model: Any) -> Iterator[str]:
     from flax import nnx
 
     for path, node in nnx.iter_graph(model):
         if isinstance(node, nnx.RngStream):
             yield f"{'/'.join(map(str, path[:-1])) or 'the model itself'} {_STREAM.format(tag=node.tag)}"
+        elif isinstance(node, nnx.GroupNorm):
+            yield f"{'/'.join(map(str, path)) or 'the model itself'} {_GROUPS}"
 
 
 def _of_equinox(model: Any) -> Iterator[Obstacle]:

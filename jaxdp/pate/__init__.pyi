@@ -1,3 +1,4 @@
+from . import aggregators as aggregators
 from ._aggregation import (
     aggregate as aggregate,
     confident_noisy_max as confident_noisy_max,

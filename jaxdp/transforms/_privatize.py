@@ -87,12 +87,12 @@ def privatize(
         del params, extra
         scale = noise_scale(sigma, sensitivity)
         _checks.numbers_alone("privatize: updates", updates, "pass out.grads of jaxdp.clipped_grad", real=True)
-        if any(_checks.has_nan(leaf, or_infinity=True) for leaf in jax.tree.leaves(updates)):
+        sums = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), updates)
+        if any(_checks.has_nan(leaf, or_infinity=True) for leaf in jax.tree.leaves(sums)):
             raise UsageError(
                 "privatize: updates hold NaN or infinity, which no noise hides: pass out.grads of jaxdp.clipped_grad, in which "
                 "examples of such gradients count as zero"
             )
-        sums = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), updates)
         if scale is None:
             check_state(state)
             state = state._replace(step=state.step + 1)

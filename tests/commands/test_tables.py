@@ -310,7 +310,7 @@ def test_one_file_with_the_targets_named_is_the_run_of_two(separator: str, table
         ((), "--targets FILE or, where one file has both"),
     ],
 )
-def test_targets_are_named_once(
+def test_targets_are_named_in_one_way(
     more: tuple[str, ...], said: str, tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = options(tables, *more)
@@ -318,3 +318,21 @@ def test_targets_are_named_once(
         at = given.index("--targets")
         given = [*given[:at], *given[at + 2 :]]
     assert said in refused(given, capsys)
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "said"),
+    [
+        (("a", "a"), (), "names a twice"),
+        (("a", "b", "c"), (), "names all columns"),
+        (("c",), ("--categories", "c=0,1"), "no such column of features"),
+    ],
+)
+def test_targets_leave_features_and_are_none_themselves(
+    columns: tuple[str, ...], more: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.csv").write_text("id,a,b,c\n" + "".join(f"{i},{i % 2},{i},{i % 2}\n" for i in range(40)))
+    files = ["--features", str(tmp_path / "t.csv"), "--target-columns", *columns]
+    command = ["train", "--dataset", "csv", *files, "--bounds", "0", "40", "--delta", "1e-3", *more]
+    assert said in refused([*command, "--output", str(tmp_path / "run")], capsys)
+    assert not (tmp_path / "run").exists()

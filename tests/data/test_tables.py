@@ -1,5 +1,7 @@
 """Tables from CSV files: what is read, what is refused, and that nothing is computed from the data in silence."""
 
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -184,13 +186,31 @@ def test_bounds_are_estimated_on_the_host_alone() -> None:
         ("id\ta\tb", "1\t2\t3", ("a", "b")),
         ('id;"a,x";b', "1;2;3", ("a,x", "b")),
         ("id,a;x,b", "1,2,3", ("a;x", "b")),
+        ('id,"genes (a; b; c; d)",y', "1,2,3", ("genes (a; b; c; d)", "y")),
+        ("id,answers: a;b;c;d", "1,2", ("answers: a;b;c;d",)),
+        ("id," + ",".join(f"gene_{i:05d}" for i in range(15_000)), "1" + ",2" * 15_000, None),
     ],
 )
 def test_what_divides_the_columns_is_seen_from_their_names(
-    first: str, row: str, names: tuple[str, ...], tmp_path: Path
+    first: str, row: str, names: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
     (tmp_path / "t.csv").write_text(f"{first}\n{row}\n")
-    assert data.read_columns(tmp_path / "t.csv").names == names
+    found = data.read_columns(tmp_path / "t.csv").names
+    assert found == names if names else len(found) == 15_000
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("id;a\nx;1\n"))
+    writer.start()
+    assert data.read_columns(tmp_path / "pipe").names == ("a",)
+    writer.join()
+
+
+def test_a_target_that_is_a_word_is_answered_with_0_or_1(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,a\nx,yes\ny,no\n")
+    with pytest.raises(jaxdp.UsageError, match="'yes' is not a finite number: a binary target is 0 or 1"):
+        data.read_targets(tmp_path / "t.csv", ("x", "y"))
 
 
 def test_a_decimal_comma_is_answered_with_a_point(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_batch_normalisation_is_named_by_its_path_with_a_substitute() -> None:
     found = jaxdp.validate(Net(lambda x: nn.BatchNorm(use_running_average=False)(x)), EXAMPLE)
     (obstacle,) = found.obstacles
     assert obstacle.path == "encoder/BatchNorm_0"
-    with pytest.raises(jaxdp.UsageError, match=r"encoder/BatchNorm_0 .* use GroupNorm or LayerNorm"):
+    with pytest.raises(jaxdp.UsageError, match=r"encoder/BatchNorm_0 .* use LayerNorm, .* or GroupNorm"):
         found.check()
 
 
@@ -90,6 +90,16 @@ def test_what_an_nnx_model_counts_and_draws_is_told_by_its_place() -> None:
 
 def test_a_hint_alone_stands_against_nothing() -> None:
     jaxdp.validate(nnx.Dropout(0.1, rngs=nnx.Rngs(0))).check()
+
+
+def test_group_normalisation_takes_the_first_axis_for_a_batch() -> None:
+    """In flax, of either kind: what it makes of one example is what it makes of a batch of one only if it is given one."""
+    x = jax.random.normal(jax.random.key(0), (5, 4))
+    linen, of_nnx = nn.GroupNorm(num_groups=2), nnx.GroupNorm(4, num_groups=2, rngs=nnx.Rngs(0))
+    assert "x[None]" in " ".join(jaxdp.validate(linen, x).hints)
+    assert "x[None]" in " ".join(jaxdp.validate(of_nnx).hints)
+    for norm in (lambda x: linen.apply(linen.init(jax.random.key(0), x), x), of_nnx):
+        assert not jnp.allclose(norm(x), norm(x[None])[0], atol=1e-2)
 
 
 def test_equinox_models_are_looked_through_as_well() -> None:

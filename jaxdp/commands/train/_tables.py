@@ -59,21 +59,26 @@ def table_problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | 
 def _columns(features: Path, options: TrainOptions) -> tuple[str, ...]:
     """The columns to learn from, among which no target is."""
     columns = datasets.chosen_columns(features, options.columns)
-    targets = set(options.target_columns)
+    targets = options.target_columns
+    if twice := [name for name in targets if targets.count(name) > 1]:
+        raise UsageError(f"--target-columns names {twice[0]} twice: name each target once")
     if options.columns is not None and (both := [name for name in columns if name in targets]):
         raise UsageError(
             f"--columns={options.columns} lists {both[0]}, which is one of --target-columns: leave it out there"
         )
-    return tuple(name for name in columns if name not in targets)
+    if not (left := tuple(name for name in columns if name not in targets)):
+        raise UsageError(f"--target-columns names all columns of {features} behind its ids: leave some to learn from")
+    return left
 
 
 def _check_categories(options: TrainOptions) -> None:
     """Refuse categories of a column that isn't there or has some already; the default ones are of one competition's files."""
     given = [text.partition("=")[0] for text in options.categories if text not in MOA_CATEGORIES]
     header = header_of(options.features)[1:] if options.features else []
+    header = [name for name in header if name not in options.target_columns]
     for name in given:
         if name not in header or given.count(name) > 1:
-            why = "twice" if name in header else f"and {options.features} has no such column"
+            why = "twice" if name in header else f"and {options.features} has no such column of features"
             raise UsageError(
                 f"--categories are given of {name!r}, {why}: name each column of text once, such as sex=f,m"
             )

@@ -307,11 +307,10 @@ class _Job:
         state = devices.holding(start.state)
         data = steps_take(self.problem, devices)
         test = on_first(lambda: evaluation_takes(self.problem))
-        each = -(-(self.options.microbatch_size or self.plan.batch_size) // len(devices.all))  # of the devices
-        at_once = self.options.microbatch_size and each
+        given, expected = self.options.microbatch_size, self.plan.batch_size
         step_of = (self._loss, start.state.params, data)
         if self.plan.run is not None:
-            all_well(lambda: check_microbatch(*step_of, at_once, devices.own, self._to_go_on))
+            all_well(lambda: check_microbatch(*step_of, given and min(given, expected), devices, self._to_go_on))
         with ExitStack() as opened, progress_display(self.setting.console, self.plan.steps, state.step) as display:
 
             def save(state: TrainState, totals: Totals) -> None:
@@ -338,7 +337,9 @@ class _Job:
             epochs = () if stopped else loop.epochs(state, Totals(**start.totals))
             try:
                 private = self.plan.run is not None
-                with memory_explained(*step_of, each, devices.own, self._to_go_on, private=private):
+                with memory_explained(
+                    *step_of, min(given or expected, expected), devices, self._to_go_on, private=private
+                ):
                     for epoch, state, totals in epochs:
                         if from_first(partial(end_of_epoch, epoch, state, totals)):
                             break
