@@ -1,6 +1,7 @@
 """A run over records that are read as they are drawn is the run over the same records in memory, to the bit."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,9 @@ def assert_same(one: Any, other: Any) -> None:
 def _no_thread_reads_on() -> Iterator[None]:
     before = threading.active_count()
     yield
+    end = time.monotonic() + 30  # a thread that is told to end does so when it next looks
+    while threading.active_count() > before and time.monotonic() < end:
+        time.sleep(0.01)
     assert threading.active_count() <= before
 
 
