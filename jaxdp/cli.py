@@ -5,6 +5,7 @@ anything else is a bug and shows its traceback.
 """
 
 import dataclasses
+import difflib
 import functools
 import importlib.metadata
 import operator
@@ -122,7 +123,10 @@ def _parse_options(name: str, given: list[str]) -> Any:
 
 
 def _refuse_or_help(given: list[str]) -> Any:
-    """What is told where no command is named: the commands."""
+    """What is told where no command is named: the commands, and which of them may have been meant."""
+    if given and not given[0].startswith("-"):
+        meant = "".join(f"; did you mean {name}?" for name in difflib.get_close_matches(given[0], COMMANDS, n=1))
+        raise UsageError(f"{given[0]} is no command of {', '.join(COMMANDS)}{meant}")
     commands = [
         Annotated[command.options, tyro.conf.subcommand(name, description=command.description)]
         for name, command in COMMANDS.items()

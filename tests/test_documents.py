@@ -83,7 +83,7 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         cli.main(smaller([there(word) for word in arguments]))
     assert len(Path("labels.csv").read_text().splitlines()) == 4
     assert len(Path("submission.csv").read_text().splitlines()) == 1001
-    assert [len(list(Path("runs").glob(f"mnist-{name}-*"))) for name in ("scattering", "mlp", "cnn")] == [1, 10, 2]
+    assert [len(list(Path("runs").glob(f"mnist-{name}-*"))) for name in ("scattering", "mlp", "cnn")] == [2, 10, 2]
     assert len(list(Path("runs").glob("mnist-pate-*"))) == 3
 
 

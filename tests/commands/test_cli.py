@@ -264,6 +264,11 @@ def test_help_shows_what_the_recipe_has_and_the_samplings_there_are(capsys: pyte
     assert "{" + ",".join(jaxdp.sampling.NAMES) + "}" in told
 
 
+def test_a_command_that_is_mistyped_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(["trian"], capsys).strip().endswith("did you mean train?")
+    assert refused(["xyzzy"], capsys).strip().endswith("batch-size")
+
+
 def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         cli.main(["--version"])
