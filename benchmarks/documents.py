@@ -42,18 +42,20 @@ def replaced(text: str, document: str) -> str:
 
 
 def results() -> str:
-    """Our own accuracies."""
-    found = sorted(RESULTS.glob("*/records.json"))
-    made = [records_report.rows(measured(path), searched(path)) for path in found]
-    own = [[row[:-1] for row in rows if row[-1].startswith("jaxdp")] for rows in made]
+    """Our own accuracies, which need no column of whose they are."""
+    own = [[row[:-1] for row in rows if row[-1].startswith("jaxdp")] for rows in _of_devices()]
     return "\n\n".join(report.markdown(records_report.HEADINGS[:-1], rows) for rows in own)
 
 
 def records() -> str:
-    """Accuracies, of each device on which some were measured."""
+    """Accuracies, ours and those that are quoted."""
+    return "\n\n".join(report.markdown(records_report.HEADINGS, rows) for rows in _of_devices())
+
+
+def _of_devices() -> list[list[tuple[str, ...]]]:
+    """The rows of records of each device on which some were measured."""
     found = sorted(RESULTS.glob("*/records.json"))
-    made = [records_report.rows(measured(path), searched(path)) for path in found]
-    return "\n\n".join(report.markdown(records_report.HEADINGS, rows) for rows in made)
+    return [records_report.rows(measured(path), searched(path)) for path in found]
 
 
 def compilers() -> str:

@@ -28,7 +28,7 @@ def on_files(files: Files, config: Any) -> Files:
             name = str(path.relative_to(ROOT)).replace("benchmarks/results", "results")
             files.append(File.generated(config, name, abs_src_path=str(path)))
     for room, names in rooms().items():
-        files.append(File.generated(config, f"api/{room}.md", content=page(room, names)))
+        files.append(File.generated(config, f"api/{room}.md", content=page_of(room, names)))
     return files
 
 
@@ -60,7 +60,7 @@ def exported(package: Path) -> list[str]:
     return [name for name in found if not name.startswith("_") and (package == PACKAGE or name not in _NOT_FOR_USERS)]
 
 
-def page(room: str, names: list[str]) -> str:
+def page_of(room: str, names: list[str]) -> str:
     """A page of the API."""
     where = "jaxdp" if room == "jaxdp" else f"jaxdp.{room}"
     head = f"# {where}\n\n::: {where}\n    options:\n      members: []\n      show_root_toc_entry: false\n"

@@ -49,6 +49,11 @@ def new_path(name: str) -> Path:
     return next(each for each in itertools.chain([path], others) if not each.exists())
 
 
+def still_new(path: Path, given: Path | None, name: str) -> Path:
+    """`path`, where a run was said to go, or elsewhere if nobody has `given` it and another run of its second has it by now."""
+    return path if given is not None or not path.exists() else new_path(name)
+
+
 @contextmanager
 def as_written(path: Path) -> Iterator[None]:
     """Reading what a run wrote to `path`: raises `UsageError` where it has another shape."""

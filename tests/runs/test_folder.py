@@ -23,7 +23,7 @@ from jaxdp.commands._options import to_dict
 from jaxdp.commands.pate import PateOptions
 from jaxdp.commands.train import TrainOptions
 from jaxdp.commands.train._tables import table_problem
-from jaxdp.runs._folder import RunFolder, new_path
+from jaxdp.runs._folder import RunFolder, new_path, still_new
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
 NOISE, LR, BATCH = 20.0, 300.0, 60
@@ -284,3 +284,13 @@ def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
     for _ in range(3):
         new_path("mnist").mkdir(parents=True)
     assert len(list(Path("runs").iterdir())) == 3
+
+
+def test_two_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = new_path("mnist")
+    assert still_new(said, None, "mnist") == said
+    said.mkdir(parents=True)
+    other = still_new(said, None, "mnist")
+    assert not other.exists()
+    assert still_new(said, said, "mnist") == said  # which is refused where there is a run, as it was asked for

@@ -38,7 +38,7 @@ from ...pate._teachers import check_batch_size
 from ...runs._checkpoint import Checkpoint, CheckpointFolder, save_model
 from ...runs._device import in_words, use_device
 from ...runs._finished import FinishedRun, load_run
-from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path
+from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path, still_new
 from ...runs._key_source import KeySource
 from ...runs._loop import Loop, Totals
 from ...runs._report import progress_display, rows_shown, say
@@ -101,7 +101,7 @@ def pate_in_folder(options: PateOptions, console: Console | None = None) -> Path
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
         console = (console or Console()) if is_first() else Console(quiet=True)
         agree({**_options.facts_of(options), **versions()})
-        path = options.resume or options.output or _new_path(options)
+        path = options.resume or options.output or new_path(_name(options))
         said = f"jaxdp: PATE with {options.teachers} teachers on {options.dataset}, in {path}"
         say(console, said)
         device = all_well(lambda: use_device(options.device))
@@ -133,16 +133,15 @@ def _prepared(options: PateOptions, device: Any) -> tuple[datasets.Dataset, int]
     return data, public
 
 
-def _new_path(options: PateOptions) -> Path:
-    return new_path(f"{options.dataset.replace('/', '-')}-pate")
+def _name(options: PateOptions) -> str:
+    return f"{options.dataset.replace('/', '-')}-pate"
 
 
 def _opened(options: PateOptions, path: Path, data: datasets.Dataset, held: ExitStack) -> RunFolder:
     """The folder of the run, new or found, and locked where there is something left to do."""
     fingerprint = lambda secret: datasets.fingerprint(*data[1:5], secret=secret)
     if options.resume is None:
-        taken = options.output is None and path.exists()  # by a run that began in the same second
-        folder = RunFolder.create(_new_path(options) if taken else path)
+        folder = RunFolder.create(still_new(path, options.output, _name(options)))
         held.enter_context(folder.locked())
         _start(folder, options, data, fingerprint)
         return folder

@@ -31,7 +31,7 @@ from ...runs._checkpoint import Checkpoint, CheckpointFolder, here, of_first
 from ...runs._device import check_room
 from ...runs._devices import Devices, use_devices
 from ...runs._finished import FinishedRun, load_run
-from ...runs._folder import PRIVATE, RunFolder, as_written, new_path
+from ...runs._folder import PRIVATE, RunFolder, as_written, new_path, still_new
 from ...runs._key_source import KeySource, nonce_as_words
 from ...runs._loop import Loop, Totals
 from ...runs._report import ProgressDisplay, progress_display, rows_shown, say
@@ -78,7 +78,7 @@ def train_in_folder(options: TrainOptions, console: Console | None = None) -> Pa
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
         console = (console or Console()) if is_first() else Console(quiet=True)
         agree({**_options.facts_of(options), **versions()})
-        path = options.resume or options.output or _new_path(options)
+        path = options.resume or options.output or new_path(_name(options))
         privacy = "" if options.dp else " without privacy"
         said = f"jaxdp: {options.architecture} on {options.dataset}{privacy}, in {path}"
         say(console, said)
@@ -121,8 +121,7 @@ def _new(options: TrainOptions, setting: _Setting) -> Path:
     _agree_on_data(problem, secret, keys_of(options, config, problem, setting.entropy))
 
     def begun() -> RunFolder:
-        taken = options.output is None and setting.path.exists()  # by a run that began in the same second
-        folder = RunFolder.create(_new_path(options) if taken else setting.path)
+        folder = RunFolder.create(still_new(setting.path, options.output, _name(options)))
         setting.held.enter_context(folder.locked())
         if options.audit_canaries is not None:
             key = keys_of(options, config, problem, setting.entropy).key("canaries")
@@ -411,8 +410,8 @@ def _show(folder: RunFolder, console: Console) -> None:
         say(console, statement_file.read_text("utf-8"))
 
 
-def _new_path(options: TrainOptions) -> Path:
-    return new_path(f"{options.dataset.replace('/', '-')}-{options.architecture}")
+def _name(options: TrainOptions) -> str:
+    return f"{options.dataset.replace('/', '-')}-{options.architecture}"
 
 
 def _problem(options: TrainOptions, setting: _Setting, spent_before: Ledger) -> Problem:
