@@ -169,6 +169,10 @@ def read_targets(
     """
     _checks.texts("ids", ids)
     raw = read_columns(path, columns, otherwise="a binary target is 0 or 1")
+    if not raw.names:
+        raise UsageError("columns names no target: name one or more, or leave it out for all")
+    if twice := [name for name in raw.names if raw.names.count(name) > 1]:
+        raise UsageError(f"columns names {twice[0]} twice: name each target once")
     known = {name: place for place, name in enumerate(raw.ids)}
     missing = [name for name in ids if name not in known]
     if missing or len(ids) != len(known):

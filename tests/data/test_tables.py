@@ -217,3 +217,10 @@ def test_a_decimal_comma_is_answered_with_a_point(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id;a\nx;1,5\n")
     with pytest.raises(jaxdp.UsageError, match=r"'1,5' is not a finite number \(write 1.5, with a point\)"):
         data.read_columns(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize(("columns", "said"), [([], "names no target"), (["a", "a"], "names a twice")])
+def test_targets_are_some_and_each_once(columns: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,a,b\nx,1,0\ny,0,1\n")
+    with pytest.raises(jaxdp.UsageError, match=said):
+        data.read_targets(tmp_path / "t.csv", ("x", "y"), columns)

@@ -60,8 +60,6 @@ def _columns(features: Path, options: TrainOptions) -> tuple[str, ...]:
     """The columns to learn from, among which no target is."""
     columns = datasets.chosen_columns(features, options.columns)
     targets = options.target_columns
-    if twice := [name for name in targets if targets.count(name) > 1]:
-        raise UsageError(f"--target-columns names {twice[0]} twice: name each target once")
     if options.columns is not None and (both := [name for name in columns if name in targets]):
         raise UsageError(
             f"--columns={options.columns} lists {both[0]}, which is one of --target-columns: leave it out there"
