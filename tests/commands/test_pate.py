@@ -259,13 +259,22 @@ def test_two_processes_of_two_devices_end_with_the_labels_of_one_and_can_be_aske
     assert result(tmp_path / "run") == result(finished)
 
 
-LONGER = {"teachers": 64, "teacher-batch-size": 8, "teacher-epochs": 3000, "threshold": 8}
+LONGER = {"teachers": 64, "teacher-batch-size": 8, "teacher-epochs": 90_000, "threshold": 8}
+"""Some ten seconds of teaching: predictions are kept, and signals heard of, a second apart."""
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("long") / "run"
+    cli.main(options(folder, **LONGER))
+    return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_process_that_is_killed_costs_no_teacher_that_has_predicted(victim: int, tmp_path: Path) -> None:
-    cli.main(options(tmp_path / "whole", **LONGER))
+def test_a_process_that_is_killed_costs_no_teacher_that_has_predicted(
+    victim: int, long_run: Path, tmp_path: Path
+) -> None:
     run, predictions = tmp_path / "run", tmp_path / "run" / "private" / "predictions.npy"
     both = started(as_several(options(run, **LONGER)))
     while not predictions.exists():
@@ -281,12 +290,11 @@ def test_a_process_that_is_killed_costs_no_teacher_that_has_predicted(victim: in
     assert 0 < done.sum() < 64
     cli.main(["pate", "--resume", str(run)])
     np.testing.assert_array_equal(np.load(predictions)[done], kept[done])
-    assert result(run) == result(tmp_path / "whole")
+    assert result(run) == result(long_run)
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_process_stops_both_and_any_number_goes_on(tmp_path: Path) -> None:
-    cli.main(options(tmp_path / "whole", **LONGER))
+def test_a_signal_to_one_process_stops_both_and_any_number_goes_on(long_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     both = started(as_several(options(run, **LONGER)))
     while not (run / "private" / "predictions.npy").exists():
@@ -300,7 +308,7 @@ def test_a_signal_to_one_process_stops_both_and_any_number_goes_on(tmp_path: Pat
     assert 0 < (np.load(run / "private" / "predictions.npy")[:, 0] >= 0).sum() < 64
     for each in together(as_several(["pate", f"--resume={run}"], 3)):
         assert each.code == 0, each
-    assert result(run) == result(tmp_path / "whole")
+    assert result(run) == result(long_run)
 
 
 @pytest.mark.slow
