@@ -19,7 +19,7 @@ import tyro
 
 from ._errors import UsageError
 from ._interrupts import farewell, how_to_go_on, leave, listening
-from .commands import pate, train
+from .commands import pate, train, tune
 from .commands._accounting import BatchSizeOptions, EpsilonOptions, NoiseOptions, StepsOptions, answer
 from .commands._audit import AuditOptions, audit
 from .commands._compare import CompareOptions, compare
@@ -42,6 +42,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command(train.TrainOptions, lambda job: train.train_or_folds(job), "Train a model on private data."),
+    "tune": Command(tune.TuneOptions, lambda job: tune.tune(job)),
     "pate": Command(pate.PateOptions, lambda job: pate.pate_in_folder(job)),
     "pate-label": Command(pate.LabelOptions, lambda job: pate.label(job)),
     "pate-analyze": Command(pate.AnalyzeOptions, lambda job: pate.analyze_file(job)),
@@ -54,7 +55,7 @@ COMMANDS = {
     "steps": Command(StepsOptions, answer),
     "batch-size": Command(BatchSizeOptions, answer),
 }
-_RESUMED = ("train", "pate")
+_RESUMED = ("train", "tune", "pate")
 
 
 def main(arguments: list[str] | None = None) -> None:

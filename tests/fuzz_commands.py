@@ -37,10 +37,12 @@ from jaxdp.commands import _accounting
 from jaxdp.commands._options import from_dict, to_dict
 from jaxdp.commands.pate import AnalyzeOptions, LabelOptions, PateOptions, _pipeline
 from jaxdp.commands.train import TrainOptions, _train
+from jaxdp.commands.tune import TuneOptions, _tune
 
 FIXTURES = Path(__file__).parent / "fixtures" / "tfds"
 COMMANDS: dict[tuple[str, ...], tuple[type, int]] = {  # with how often each is drawn
     ("train",): (TrainOptions, 8),
+    ("tune",): (TuneOptions, 2),
     ("pate",): (PateOptions, 4),
     ("pate", "label"): (LabelOptions, 3),
     ("pate", "analyze"): (AnalyzeOptions, 3),
@@ -111,6 +113,11 @@ GOOD: dict[str, tuple[str, ...]] = {  # by an option's name, where its type alon
     "epochs": ("1", "3"),
     "clip_norm": ("1", "0.1"),
     "lr": ("0.1", "1"),
+    "lrs": ("0.1 1", "1 0.1"),
+    "clip_norms": ("0.1 1", "1 1"),
+    "batch_sizes": ("16 64", "16"),
+    "runs": ("2", "1.5"),
+    "score_noise": ("20", "0.5"),
     "teachers": ("8", "3"),
     "queries": ("20", "60"),
     "teacher_batch_size": ("16",),
@@ -130,6 +137,7 @@ GOOD: dict[str, tuple[str, ...]] = {  # by an option's name, where its type alon
 }
 OFTEN = {  # what a command can hardly do without
     ("train",): ("epochs", "batch_size", "delta", "data_dir"),
+    ("tune",): ("epochs", "batch_size", "delta", "data_dir", "runs"),
     ("pate",): ("teachers", "queries", "teacher_batch_size", "delta", "data_dir", "threshold"),
     ("pate", "label"): ("predictions", "num_classes", "records", "output", "delta", "threshold"),
     ("pate", "analyze"): ("predictions", "num_classes", "threshold", "labels"),
@@ -275,6 +283,7 @@ def planning() -> Iterator[list[Any]]:
     with (
         mock.patch.object(_train._Job, "run", begin),
         mock.patch.object(_train, "CheckpointFolder"),
+        mock.patch.object(_tune._Search, "run", begin),
         mock.patch.object(_pipeline._Job, "run", begin),
     ):
         yield jobs
@@ -358,6 +367,10 @@ def _check_plan(job: Any) -> None:
         assert from_dict(type(options), job.folder.options()) == options, "the options don't come back"
     assert to_dict(options) == to_dict(from_dict(type(options), to_dict(options)))
     if isinstance(options, PateOptions):
+        return
+    if isinstance(options, TuneOptions):
+        spent = job._ledger().total(delta=options.delta)
+        assert spent.epsilon <= (options.target_epsilon or 1.0) * (1 + 1e-9), "over its budget"
         return
     plan = job.plan
     assert (plan.run is None) == (not options.dp)

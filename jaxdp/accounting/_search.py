@@ -56,6 +56,11 @@ class RandomSearch:
         if _checks.positive("mean", self.mean, "give the mean number of runs, such as 10") < 1:
             raise UsageError(f"mean={self.mean} must be at least 1: give the mean number of runs, such as 10")
 
+    def in_words(self) -> str:
+        """The law of the number of runs."""
+        law = "Poisson" if math.isinf(_SHAPES[self.distribution]) else self.distribution
+        return f"a {law} distribution of mean {self.mean:g}"
+
     def event(self, run: "DpEvent") -> "DpEvent":
         """The event of the whole search, of which the RDP accountant can tell the price.
 

@@ -15,6 +15,7 @@ from jaxdp.commands._sampling import cut_nearly_always
 from jaxdp.commands.pate import AnalyzeOptions, LabelOptions, PateOptions
 from jaxdp.commands.train import TrainOptions
 from jaxdp.commands.train._plan import resolve_plan
+from jaxdp.commands.tune import TuneOptions
 
 TABLE = ["train", "--dataset", "csv", "--features", "f.csv", "--targets", "t.csv", "--bounds", "0", "1"]
 LABEL = ["pate", "label", "p.csv", "--num-classes", "2", "--records", "9", "--output", "x"]
@@ -27,6 +28,7 @@ NOT_OF = {
     "confident": ("gamma", "student-confidence"),
     "interactive": ("gamma",),
 }
+SEARCHED = {"lrs": "1 2", "clip-norms": "1 2", "batch-sizes": "8 9"}
 WITHOUT_EFFECT: list[tuple[type, list[str], dict[str, str]]] = [
     (
         TrainOptions,
@@ -76,6 +78,27 @@ WITHOUT_EFFECT: list[tuple[type, list[str], dict[str, str]]] = [
     (TrainOptions, TABLE, {"augmentations": "4"}),
     (TrainOptions, ["train", "--model", "cnn"], {"hidden": "64", "scales": "3"}),
     (TrainOptions, ["train", "--opt", "adam"], {"momentum": "0.9"}),
+    (
+        TuneOptions,
+        ["tune"],
+        {
+            "noise-multiplier": "1",
+            "accountant": "rdp",
+            "sampling": "shuffle",
+            "truncated-batch-size": "9",
+            "folds": "2",
+            "fold": "1",
+            "patience": "3",
+            "audit-canaries": "100",
+            "canaries": "noise",
+            "bounds-noise": "3",
+            "distributed": "",
+            "coordinator": "localhost:1234",
+            "num-processes": "2",
+            "process-id": "0",
+        },
+    ),
+    (TuneOptions, ["tune", "--lr", "1", "--clip-norm", "1", "--batch-size", "9"], SEARCHED),
     *(
         (kind, [*command, "--aggregator", aggregator], {name: OF_VOTES[name] for name in names})
         for kind, command in ((PateOptions, ["pate"]), (LabelOptions, LABEL), (AnalyzeOptions, ANALYZE))
@@ -104,7 +127,8 @@ def test_every_option_of_every_table_is_tried() -> None:
         tried.setdefault(kind, set()).update(name.replace("-", "_") for name in options or ("overwrite",))
     for kind, names in tried.items():
         of_table: Any = kind
-        assert names == {name for effect in of_table.effects for name in effect.of}
+        inherited = TrainOptions.effects if kind is TuneOptions else ()  # which are tried above
+        assert names == {name for effect in of_table.effects if effect not in inherited for name in effect.of}
 
 
 def test_what_has_an_effect_is_taken() -> None:

@@ -49,6 +49,8 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield "ε with the ledger", f"{summary['total_epsilon']:.5f} at δ = {summary['delta']:g}"
         yield "noise multiplier", f"{summary['noise_multiplier']:.5f}"
         yield "clip norm", f"{summary['clip_norm']:g}"
+    if "lr" in summary:
+        yield "learning rate", f"{summary['lr']:.4g}"
     yield "batch size", f"{summary['batch_size']}{words_of_batch_size(summary.get('sampling'))}"
     yield "steps", f"{summary['steps']} ({summary['epochs']} epochs)"
     yield "device", summary["device"]

@@ -122,8 +122,7 @@ class Results:
         if self.plan.run is not None:
             self._write_statement(self.plan.run, summary)
         with_test = self.plan.run is not None and self.problem.public_test
-        shown = (*_PUBLISHED, *(("test_accuracy", "test_loss") if with_test else ()))
-        self.folder.write_json("summary.json", {name: summary[name] for name in shown if name in summary})
+        self.folder.write_json("summary.json", published(summary, with_test=with_test))
 
     def _write_statement(self, run: DPSGD, summary: dict[str, Any]) -> None:
         notes = ["The keys of this run, and the checkpoints that held them, were erased when it finished."]
@@ -144,6 +143,12 @@ class Results:
         fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
         described = {"run": run.to_dict(), "ledger": self._ledger(run).to_dict(), "statement": text}
         self.folder.write_json("statement.json", fields | described)
+
+
+def published(summary: dict[str, Any], *, with_test: bool) -> dict[str, Any]:
+    """What of a summary may be seen by all; with the accuracy on a test set that is nobody's secret."""
+    shown = (*_PUBLISHED, *(("test_accuracy", "test_loss") if with_test else ()))
+    return {name: summary[name] for name in shown if name in summary}
 
 
 def _chosen_for(budget: float, accountant: str | None, *, with_ledger: bool) -> str:

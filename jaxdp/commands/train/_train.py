@@ -73,10 +73,19 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
 
 def train_in_folder(options: TrainOptions, console: Console | None = None) -> Path:
     """The same, for the folder of the run alone: of several processes, only the first one needs to see it."""
+    console = console or Console()
+    path = train_quietly(options, console)
+    if is_first():
+        _show(RunFolder(path), console)
+    return path
+
+
+def train_quietly(options: TrainOptions, console: Console) -> Path:
+    """The same without the results at its end, and what they promise: for one of several runs that are accounted together."""
     options.check()
     started = time.perf_counter()
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
-        console = (console or Console()) if is_first() else Console(quiet=True)
+        console = console if is_first() else Console(quiet=True)
         agree({**_options.facts_of(options), **versions()})
         path = options.resume or options.output or new_path(_name(options))
         privacy = "" if options.dp else " without privacy"
@@ -86,10 +95,7 @@ def train_in_folder(options: TrainOptions, console: Console | None = None) -> Pa
         devices.connect()
         entropy = from_first(lambda: os.urandom(32)) if several() else None
         begin = _new if options.resume is None else _resumed
-        path = begin(options, _Setting(path, devices, console, entropy, started, held))
-        if is_first():
-            _show(RunFolder(path), console)
-        return path
+        return begin(options, _Setting(path, devices, console, entropy, started, held))
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ def _new(options: TrainOptions, setting: _Setting) -> Path:
 
     def prepared() -> tuple[Problem, Ledger, Plan]:
         spent_before = read_ledger(options.ledger)
-        problem = _problem(options, setting, spent_before)
+        problem = problem_for(options, setting.devices, setting.console, spent_before, setting.entropy)
         _check_room(setting.devices, problem)
         check_canaries(options, problem)
         spent_before = spent_before.extend(problem.spent)
@@ -151,7 +157,7 @@ def _resumed(options: TrainOptions, setting: _Setting) -> Path:
         return resume
 
     def prepared() -> Problem:
-        problem = _problem(options, setting, Ledger())
+        problem = problem_for(options, setting.devices, setting.console, Ledger(), setting.entropy)
         _check_room(setting.devices, problem)
         check_canaries(options, problem)
         return problem
@@ -414,12 +420,14 @@ def _name(options: TrainOptions) -> str:
     return f"{options.dataset.replace('/', '-')}-{options.architecture}"
 
 
-def _problem(options: TrainOptions, setting: _Setting, spent_before: Ledger) -> Problem:
+def problem_for(
+    options: TrainOptions, devices: Devices, console: Console, spent_before: Ledger, entropy: bytes | None = None
+) -> Problem:
     """The problem that the options pose."""
     if options.is_table:
-        return table_problem(options, spent_before, setting.entropy)
+        return table_problem(options, spent_before, entropy)
     progress = rows_shown if is_first() else no_progress
-    data, said = read(options, setting.devices, progress)
+    data, said = read(options, devices, progress)
     if said is not None:
-        say(setting.console, said)
+        say(console, said)
     return problem_of(data, options, progress=progress)

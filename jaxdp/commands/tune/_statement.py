@@ -1,0 +1,74 @@
+"""The privacy of a search in plain English."""
+
+from ...accounting import Ledger, Spent, rounded_up
+from ...accounting._adjacency import IN_WORDS
+from .._options import seeded
+from .._sampling import adjacency_of
+from ..train._problem import Problem
+from ._options import TuneOptions
+from ._price import Price
+from ._score import scored_on
+
+
+def statement_of(
+    options: TuneOptions, problem: Problem, price: Price, spent: Spent, ledger: Ledger, *, none_drawn: bool
+) -> str:
+    """One text that says what a search promises, what was searched, and what it does not promise.
+
+    Args:
+        options: of the search.
+        problem: what was trained on.
+        price: what it cost.
+        spent: the same as ε.
+        ledger: of all that the data were used for, the search last.
+        none_drawn: whether no run was drawn, so that there is no model.
+    """
+    pair = f"({rounded_up(spent.epsilon)}, {options.delta:g})"
+    adjacency = IN_WORDS[adjacency_of(options.adjacency, options.sampling)].format(unit="example")
+    kept = (
+        "That no run was drawn satisfies" if none_drawn else "The model that was kept and its hyper-parameters satisfy"
+    )
+    paragraphs = [
+        f"{kept} {pair}-differential privacy by the RDP accountant of Google's dp-accounting (optimal order "
+        f"{spent.order:g}): that is the price of the whole search, of which one run alone costs a part.",
+        *_before(ledger, options.delta),
+        f"Unit and adjacency: one example; two data sets are neighbours if {adjacency}. The number of examples, "
+        f"{problem.examples:,}, is treated as public.",
+        f"Mechanism: a random search, accounted by theorems 2 and 6 of arXiv 2110.03620. The number of runs was drawn from "
+        f"{options.search.in_words()}, before the first of them and without looking at the data. "
+        f"{_runs(options, price)} After each, {scored_on(problem)} were predicted, and the sum of how right each prediction was, "
+        f"from 0 to 1 by its Brier score, was noised with a standard deviation of {price.score_noise:g}. The model with the "
+        "largest such number was kept, and all others were erased.",
+        "Protected: the model that was kept and the learning rate, clip norm and batch size that it was trained with.",
+        "Not protected: how many runs there were, and what came of the others; losses, accuracies and gradient norms measured on "
+        "the data; choices that were made before, such as the ends of what was searched, if they looked at the data. JAX's "
+        "random generators are not cryptographic, and floating-point noise is discrete; what it costs that the noise ends is "
+        "taken from delta. "
+        + (seeded("This search") if options.seed is not None else "The keys of all runs were erased."),
+    ]
+    return "\n\n".join(paragraphs)
+
+
+def _runs(options: TuneOptions, price: Price) -> str:
+    parts, epochs = [], options.epochs_of_each
+    for name, what in (("lr", "learning rate"), ("clip_norm", "clip norm")):
+        low, high = options.ranges[name]
+        parts.append(
+            f"{what} {low:g}" if low == high else f"{what} drawn between {low:g} and {high:g}, evenly on a log scale"
+        )
+    noise = ", ".join(f"{sigma:.4f} for batches of {size}" for size, sigma in sorted(price.noise.items()))
+    made = f"{epochs} {'epoch' if epochs == 1 else 'epochs'}"
+    return (
+        f"Each made {made} of DP-SGD by Poisson sampling, with its {parts[0]}, its {parts[1]}, and a noise multiplier of {noise}"
+        + (", of which it drew one." if len(price.noise) > 1 else ".")
+    )
+
+
+def _before(ledger: Ledger, delta: float) -> list[str]:
+    if len(ledger.entries) < 2:
+        return []
+    total, labels = ledger.total(delta=delta), "; ".join(entry.label for entry in ledger.entries[:-1])
+    return [
+        f"The same data was used before, by: {labels}. Together with this search that satisfies "
+        f"({rounded_up(total.epsilon)}, {delta:g})-differential privacy: {total.in_words()}."
+    ]

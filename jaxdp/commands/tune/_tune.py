@@ -1,0 +1,249 @@
+"""`tune`: from options to the best model of a search, in a folder that is a run's as any other's.
+
+Runs are made one after the other in private/trials/, each as `jaxdp train` makes it, resumable at any moment. Of all of them the
+folder keeps the best model at its end, with a statement of what the whole search cost; the others are erased.
+"""
+
+import importlib.metadata
+import json
+import secrets
+import shlex
+import shutil
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ..._interrupts import resumable, stop_here
+from ...accounting import Ledger, Spent, event_epsilon, event_from_dict, event_to_dict
+from ...mechanisms import Gaussian
+from ...runs._devices import Devices, use_devices
+from ...runs._finished import load_run
+from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path, still_new
+from ...runs._key_source import KeySource
+from ...runs._report import say
+from .. import _options
+from .._sampling import adjacency_of
+from ..train._ledger import read_ledger
+from ..train._problem import Problem
+from ..train._report import summary_table
+from ..train._results import published
+from ..train._train import problem_for, train_quietly
+from ._options import TuneOptions
+from ._picture import plot_trials
+from ._price import Price, price
+from ._score import records_scored, rightness, scored_on
+from ._statement import statement_of
+from ._trials import Trial, drawn, keep_trials, kept_trials
+
+_TRIALS = "trials"
+
+
+def tune(options: TuneOptions, console: Console | None = None) -> Path:
+    """Search as `jaxdp tune` does.
+
+    Args:
+        options: what is asked for; with `options.resume`, the options that the search was started with.
+        console: where progress and results are shown; by default standard output.
+
+    Returns:
+        The folder, of which `jaxdp.load_run` gives the best model, unless no run was drawn.
+
+    Raises:
+        UsageError: for anything in the options, the data or the folder that makes the search impossible or its epsilon untrue;
+            before anything is compiled.
+    """
+    options.check()
+    console = console or Console()
+    name = f"{options.dataset.replace('/', '-')}-{options.architecture}-tune"
+    path = options.resume or options.output or new_path(name)
+    say(
+        console,
+        f"jaxdp: {options.architecture} on {options.dataset}, a search of {options.runs:g} runs or so, in {path}",
+    )
+    devices = use_devices(options.device, options.devices)
+    with ExitStack() as held:
+        begin = _new if options.resume is None else _resumed
+        search = begin(options, still_new(path, options.output or options.resume, name), devices, console, held)
+        if not search.folder.is_finished:
+            with resumable(f"jaxdp tune --resume {shlex.quote(str(search.folder.path))}"):
+                search.run()
+        search.show()
+        return search.folder.path
+
+
+@dataclass
+class _Search:
+    """A search under way."""
+
+    options: TuneOptions
+    folder: RunFolder
+    problem: Problem
+    price: Price
+    keys: KeySource
+    config: dict[str, Any]
+    console: Console
+    started: float
+
+    def run(self) -> None:
+        """Make the runs that are left, keep the best, erase all else, and state what it cost."""
+        if not self.folder.is_trained:
+            trials = kept_trials(self.folder)
+            for i in range(len(trials)):
+                if trials[i].score is None:
+                    stop_here()
+                    trials[i] = replace(trials[i], score=self._made(i, trials))
+                    keep_trials(self.folder, trials)
+            self._keep(trials)
+        shutil.rmtree(self.folder.private / _TRIALS, ignore_errors=True)
+        self.folder.erase()
+        self._publish()
+
+    def show(self) -> None:
+        """The results, and what they promise."""
+        summary = self.folder.summary()
+        if "model" in summary:
+            self.console.print(summary_table(summary))
+        else:
+            say(
+                self.console, "no run was drawn, as may happen: there is no model, and what the statement says is spent"
+            )
+        say(self.console, (self.folder.path / "statement.txt").read_text("utf-8"))
+
+    def _made(self, i: int, trials: list[Trial]) -> float:
+        """Train one model, and how it did."""
+        trial = trials[i]
+        number = f"run {i + 1} of {len(trials)}"
+        said = f"learning rate {trial.lr:.4g}, clip norm {trial.clip_norm:.4g}, batch size {trial.batch_size}"
+        say(self.console, f"{number}: {said} (ε below is of this run alone)")
+        path = self.folder.private / _TRIALS / str(i + 1)
+        begun = (path / "config.json").exists()
+        train_quietly(
+            self.options.of_a_run(
+                lr=trial.lr,
+                clip_norm=trial.clip_norm,
+                batch_size=trial.batch_size,
+                noise_multiplier=self.price.noise[trial.batch_size],
+                seed=trial.seed,
+                output=path,
+                resume=path if begun else None,
+            ),
+            self.console,
+        )
+        noise = Gaussian(noise_multiplier=self.price.score_noise, sensitivity=1.0)
+        score = float(noise(rightness(self.problem, load_run(path).params), key=self.keys.key(f"score {i}")))
+        right = score / records_scored(self.problem)
+        say(self.console, f"{number}: {right:.2%} right on {scored_on(self.problem)}, under noise")
+        return score
+
+    def _keep(self, trials: list[Trial]) -> None:
+        """Copy what is left of the best run, and what came out, which stays private."""
+        folder, spent = self.folder, self._spent()
+        privacy = {
+            "epsilon": {"rdp": spent.epsilon},
+            "accountant": "rdp",
+            "delta": self.options.delta,
+            "order": spent.order,
+            "total_epsilon": self._ledger().total(delta=self.options.delta).epsilon,
+        }
+        summary: dict[str, Any] = {"dataset": self.problem.name, **privacy}
+        if trials:
+            best = max(range(len(trials)), key=lambda i: trials[i].score or 0.0)
+            source = RunFolder(folder.private / _TRIALS / str(best + 1))
+            shutil.rmtree(folder.path / "model", ignore_errors=True)
+            shutil.copytree(source.path / "model", folder.path / "model")
+            folder.keep_metrics(source.metrics())
+            shutil.copyfile(source.plot, folder.plot)
+            title = f"{self.options.architecture} on {self.problem.name}, ε = {spent.epsilon:.3f} with the search"
+            plot_trials(trials, best, records_scored(self.problem), title, folder.private / "trials.png")
+            for picture in (folder.plot, folder.private / "trials.png"):
+                close_to_others(picture)
+            self.config |= {"plan": source.read_json("config.json")["plan"]}
+            folder.write_json("config.json", self.config)
+            of_run = source.summary()
+            summary = {**of_run, **privacy, "lr": trials[best].lr, "folder": str(folder.path)}
+            summary["seconds"] = time.perf_counter() - self.started
+        folder.write_json(f"{PRIVATE}/summary.json", summary)
+
+    def _publish(self) -> None:
+        """State what was spent, and at last what may be seen of the results."""
+        summary, spent, ledger = self.folder.summary(), self._spent(), self._ledger()
+        none_drawn = "model" not in summary
+        text = statement_of(self.options, self.problem, self.price, spent, ledger, none_drawn=none_drawn)
+        self.folder.write_text("statement.txt", text + "\n")
+        fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
+        self.folder.write_json("statement.json", {**fields, "ledger": ledger.to_dict(), "statement": text})
+        shown = published(summary, with_test=self.problem.public_test)
+        self.folder.write_json("summary.json", shown if none_drawn else {**shown, "lr": summary["lr"]})
+
+    def _spent(self) -> Spent:
+        adjacency = adjacency_of(self.options.adjacency, self.options.sampling)
+        return event_epsilon(self.price.event, delta=self.options.delta, accountant="rdp", adjacency=adjacency)
+
+    def _ledger(self) -> Ledger:
+        """All that was spent, the search with it."""
+        with as_written(self.folder.path / "config.json"):
+            before = Ledger.from_dict(self.config["spent_before"])
+            adjacency = adjacency_of(self.options.adjacency, self.options.sampling)
+            own = Ledger(adjacency=adjacency).add(
+                self.price.event, "a search with its runs", nonce=self.config["nonce"]
+            )
+        return before.extend(own)
+
+
+def _new(options: TuneOptions, path: Path, devices: Devices, console: Console, held: ExitStack) -> _Search:
+    """A search from its beginning: what it costs and what its runs are is settled before the first."""
+    started = time.perf_counter()
+    spent_before = read_ledger(options.ledger)
+    problem = problem_for(options, devices, console, Ledger())
+    say(console, "finding the least noise for the budget")
+    found = price(options, problem.examples, spent_before)
+    versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
+    config = {
+        "command": "tune",
+        "options": _options.to_dict(replace(_options.alone(options), seed=None)),
+        "search": {
+            "noise": [[size, sigma] for size, sigma in found.noise.items()],
+            "score_noise": found.score_noise,
+            "event": event_to_dict(found.event),
+        },
+        "spent_before": spent_before.to_dict(),
+        "model": problem.described,
+        "network": problem.model.described,
+        "versions": versions,
+    }
+    keys = _keys(options, config, problem)
+    config |= {"nonce": keys.nonce("search")}
+    folder = RunFolder.create(path)
+    held.enter_context(folder.locked())
+    keep_trials(folder, drawn(options, options.sizes(problem.examples), keys))
+    folder.begin(config, options.seed, problem.fingerprint, secrets.token_bytes(32))
+    return _Search(options, folder, problem, found, keys, json.loads(json.dumps(config)), console, started)
+
+
+def _resumed(options: TuneOptions, path: Path, devices: Devices, console: Console, held: ExitStack) -> _Search:
+    """A search that is gone on with, if anything is left to do."""
+    folder = RunFolder.existing(path)
+    config = folder.read_json("config.json")
+    with as_written(folder.path / "config.json"):
+        _options.check_resumed(folder.path, folder.options(), options)
+        found = config["search"]
+        noise = {int(size): float(sigma) for size, sigma in found["noise"]}
+        paid = Price(noise, float(found["score_noise"]), event_from_dict(found["event"]))
+    if not folder.is_finished:
+        held.enter_context(folder.locked())
+    problem = problem_for(options, devices, console, Ledger())
+    if not folder.is_trained:
+        folder.check_data(problem.fingerprint)
+    return _Search(
+        options, folder, problem, paid, _keys(options, config, problem), config, console, time.perf_counter()
+    )
+
+
+def _keys(options: TuneOptions, config: dict[str, Any], problem: Problem) -> KeySource:
+    """Where the keys of a search come from, by its config as it is or will be written."""
+    matters = [_options.that_matter(options), config["search"], config["spent_before"], config["model"]]
+    return KeySource(options.seed, ["tune", *json.loads(json.dumps(matters))], problem.fingerprint)

@@ -1,0 +1,200 @@
+"""`jaxdp tune`: what a search leaves, and that its epsilon is that of all its runs, of their scores and of the choice."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import interrupt_at_epoch_of, refused, result
+from dp_accounting import ComposedDpEvent
+from dp_accounting.rdp import RdpAccountant
+
+import jaxdp
+from jaxdp import accounting, cli
+from jaxdp.accounting._orders import costs_no_more, ruled_out_above
+from jaxdp.commands.train._results import published
+from jaxdp.commands.tune import TuneOptions
+from jaxdp.commands.tune._price import price
+from jaxdp.commands.tune._score import _of_classes, _of_targets
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
+SMALL = [
+    *("tune", "--model", "mlp", "--data-dir", str(FIXTURES), "--epochs", "2", "--runs", "2"),
+    *("--target-epsilon", "3", "--delta", "1e-3", "--seed", "6"),
+]
+TWO_SIZES = [*SMALL, "--batch-sizes", "64", "128"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tune") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accounting.RandomSearch, "number_of_runs", lambda *_: 2)
+        cli.main([*TWO_SIZES, "--output", str(folder)])
+    return folder
+
+
+def curve(event: Any) -> np.ndarray:
+    accountant = RdpAccountant()
+    accountant.compose(event)
+    return np.asarray(accountant.rdp)
+
+
+@pytest.mark.slow
+def test_a_search_leaves_the_best_model_and_states_what_all_of_it_cost(finished: Path, capsys) -> None:
+    run = jaxdp.load_run(finished)
+    stored = json.loads((finished / "private" / "search.json").read_text())["trials"]
+    best = max(stored, key=lambda trial: trial["score"])
+    plan = json.loads((finished / "config.json").read_text())["plan"]
+    assert (plan["lr"], plan["run"]["clip_norm"], plan["batch_size"]) == (
+        best["lr"],
+        best["clip_norm"],
+        best["batch_size"],
+    )
+    assert len(stored) > 1
+    assert not (finished / "private" / "trials").exists()
+    assert run.predict(np.zeros((2, 28, 28, 1), np.uint8)).shape == (2, 10)
+    ledger = accounting.Ledger.from_dict(json.loads((finished / "statement.json").read_text())["ledger"])
+    spent = ledger.epsilon(delta=1e-3)
+    assert run.summary is not None
+    assert run.summary["epsilon"]["rdp"] == spent.epsilon <= 3
+    assert spent.epsilon > 2.99
+    assert run.statement is not None
+    assert f"({accounting.rounded_up(spent.epsilon)}, 0.001)-differential privacy" in run.statement
+    alone = jaxdp.DPSGD.from_dict(plan["run"]).epsilon(delta=1e-3)
+    assert f"({accounting.rounded_up(alone)}" not in run.statement  # which isn't true of a model that was chosen
+    capsys.readouterr()
+    cli.main(["compare", str(finished), "--output", str(finished.parent / "c.png"), "--json"])
+    assert json.loads(capsys.readouterr().out)[0]["epsilon"] == spent.epsilon
+
+
+@pytest.mark.slow
+def test_nothing_of_the_runs_that_were_not_kept_is_published(finished: Path) -> None:
+    stored = json.loads((finished / "private" / "search.json").read_text())["trials"]
+    best = max(stored, key=lambda trial: trial["score"])
+    for path in finished.rglob("*"):
+        if path.is_file() and "private" not in path.relative_to(finished).parts:
+            for trial in stored:
+                for name in ("score", *(("lr", "clip_norm") if trial != best else ())):
+                    assert repr(trial[name]).encode() not in path.read_bytes(), (path, name)
+    assert (finished / "private").stat().st_mode & 0o077 == 0
+    assert "how many runs" in (finished / "statement.txt").read_text()
+
+
+@pytest.mark.slow
+def test_a_search_that_is_broken_off_goes_on_to_the_same_result(finished: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(accounting.RandomSearch, "number_of_runs", lambda *_: 2)
+    interrupt_at_epoch_of(TWO_SIZES, 2, tmp_path / "run", monkeypatch)
+    assert (tmp_path / "run" / "private" / "trials" / "1").exists()
+    cli.main(["tune", "--resume", str(tmp_path / "run")])
+    assert result(tmp_path / "run") == result(finished)
+
+
+@pytest.mark.slow
+def test_a_search_after_another_keeps_the_budget_of_both(finished: Path, tmp_path: Path) -> None:
+    spent = ["--ledger", str(finished / "statement.json"), "--target-epsilon", "5", "--batch-size", "64"]
+    cli.main([*SMALL, *spent, "--output", str(tmp_path / "run")])
+    stored = json.loads((tmp_path / "run" / "statement.json").read_text())
+    assert len(stored["ledger"]["entries"]) == 2
+    assert stored["epsilon"]["rdp"] < stored["total_epsilon"] <= 5
+
+
+@pytest.mark.slow
+def test_a_search_that_draws_no_run_says_so_and_is_paid_for(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(accounting.RandomSearch, "number_of_runs", lambda *_: 0)
+    cli.main([*SMALL, "--batch-size", "64", "--output", str(tmp_path / "run")])
+    assert not (tmp_path / "run" / "model").exists()
+    assert json.loads((tmp_path / "run" / "statement.json").read_text())["epsilon"]["rdp"] > 2.9
+    assert "no run was drawn" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_table_is_searched_and_scored_on_the_records_held_back(tmp_path: Path) -> None:
+    cli.main(
+        ["lookalike", str(tmp_path / "t"), "--rows", "400", "--features", "8", "--targets", "2", "--test-rows", "9"]
+    )
+    files = [
+        "--features",
+        str(tmp_path / "t/train_features.csv"),
+        "--targets",
+        str(tmp_path / "t/train_targets_scored.csv"),
+    ]
+    sizes = ["--hidden", "4", "--epochs", "1", "--batch-size", "64", "--delta", "1e-3", "--opt", "adam", "--runs", "1"]
+    spent = ["--distribution", "geometric", "--bounds", "-10", "10", "--seed", "3"]
+    cli.main(["tune", "--dataset", "csv", *files, *sizes, *spent, "--output", str(tmp_path / "run")])
+    run = jaxdp.load_run(tmp_path / "run")
+    assert run.summary is not None
+    assert "test_accuracy" in run.summary
+    assert "test_accuracy" not in json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "the records held back were predicted" in (run.statement or "")
+
+
+@pytest.mark.slow
+def test_no_batch_size_costs_more_than_the_search_is_charged_for() -> None:
+    epsilon, examples, sizes = 3.0, 455, (32, 128)
+    options = TuneOptions(batch_sizes=sizes, target_epsilon=epsilon, epochs=10, delta=1e-4)
+    found = price(options, examples, accounting.Ledger())
+    charged = curve(found.event.event)
+    score = accounting.gaussian_event(noise_multiplier=found.score_noise)
+    for size in sizes:
+        steps = 10 * round(examples / size)
+        run = accounting.poisson_event(noise_multiplier=found.noise[size], sample_rate=size / examples, steps=steps)
+        assert (curve(ComposedDpEvent([run, score])) <= charged).all()
+        less = accounting.poisson_event(
+            noise_multiplier=0.97 * found.noise[size], sample_rate=size / examples, steps=steps
+        )
+        assert not (curve(ComposedDpEvent([less, score])) <= charged).all()
+    assert 0.99 * epsilon < accounting.event_epsilon(found.event, delta=1e-4).epsilon <= epsilon
+
+
+def test_orders_are_ruled_out_above_one_and_free_up_to_it() -> None:
+    orders = np.asarray(RdpAccountant().orders)
+    for order in (2.5, 20.0, 63.0, 200.0, 256.0):
+        cost, kept = curve(ruled_out_above(order)), orders <= max(order, 11)
+        assert cost[kept].max() < 1e-12
+        assert cost[~kept].min() > 1e3
+
+
+def test_an_event_that_costs_more_at_any_order_is_not_covered() -> None:
+    gaussian = lambda sigma: accounting.gaussian_event(noise_multiplier=sigma)
+    assert costs_no_more(gaussian(2.0), gaussian(2.0))
+    assert not costs_no_more(gaussian(1.99), gaussian(2.0))
+
+
+def test_one_record_more_moves_a_score_by_one_at_most() -> None:
+    rng = np.random.default_rng(0)
+    of_classes = rng.dirichlet(np.full(5, 0.1), 1000)
+    right = _of_classes(of_classes, rng.integers(0, 5, 1000))
+    of_targets = _of_targets(rng.random((1000, 3)), rng.integers(0, 2, (1000, 3)))
+    for each in (right, of_targets):
+        assert each.shape == (1000,)
+        assert (each >= 0).all()
+        assert (each <= 1).all()
+    assert _of_classes(np.eye(5), np.arange(5)).tolist() == [1.0] * 5
+    assert _of_classes(np.eye(5), (np.arange(5) + 1) % 5).tolist() == [0.0] * 5
+
+
+def test_a_summary_of_people_held_back_is_not_published() -> None:
+    assert "test_accuracy" not in published({"test_accuracy": 0.5}, with_test=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--no-dp"], "--no-dp has no effect on jaxdp tune"),
+        (["--runs", "0.5"], "--runs=0.5 must be at least 1"),
+        (["--runs", "nan"], "--runs is NaN"),
+        (["--lrs", "2", "1"], "--lrs 2 1: give the least first"),
+        (["--clip-norms", "0", "1"], "--clip-norms=0.0"),
+        (["--batch-sizes", "64", "64"], "--batch-sizes 64 64 must be different"),
+        (["--batch-sizes", "600"], "--batch-sizes has 600, and there are 512"),
+        (["--score-noise", "-1"], "--score-noise=-1"),
+        (["--adjacency", "replace_one"], "--adjacency=replace_one has no effect"),
+        (["--learning-rate", "1"], "--lr here"),
+    ],
+)
+def test_a_search_that_cannot_be_made_is_refused(arguments: list[str], why: str, tmp_path: Path, capsys) -> None:
+    base = ["tune", "--data-dir", str(FIXTURES), "--output", str(tmp_path / "run"), *arguments]
+    assert why in refused(base, capsys)
+    assert not (tmp_path / "run").exists()
