@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 _MOST_LOOPS = 10_000
+_MANY_ROUNDS = 8  # with which concentrated privacy composes to less than the sum, at δ = 1e-9
 _LEVELS = 2.0**20  # into which the values of queries are divided,
 _MOST_RECORDS = 2**32  # so that sums over so many records are exact in float64, in any order
 
@@ -107,17 +108,27 @@ class MultiplicativeWeights:
 
     @property
     def event(self) -> "DpEvent":
-        """dp-accounting's event of one histogram: of T choices and T measurements.
+        r"""dp-accounting's event of one histogram: of T choices and T measurements.
 
-        At a δ, a ledger's total of ten rounds or more is below `epsilon`; of fewer it can be above, and both hold. Under
-        "replace_one", where dp-accounting has no event of either mechanism, each counts as a randomized response of its ε: no
-        other mechanism of pure ε costs more (Kairouz, Oh and Viswanath, arXiv 1311.0776, theorem 3.4).
+        At a δ, many rounds cost a ledger far less than `epsilon`. Fewer than 8 would cost more, since dp-accounting has no event
+        of a choice but a concentrated one; there, each choice counts as Laplace noise of its ε, with which the ledger's total by
+        PLD is not above `epsilon`. It may: the loss of a choice lies in a range of length ε, so that at any x it exceeds
+        \(e^x\) by at most \((1 - e^{-(\varepsilon - x)/2})^2 / (1 - e^{-\varepsilon})\), and Laplace noise does by
+        \(1 - e^{-(\varepsilon - x)/2}\), which is more. Under "replace_one", where dp-accounting has no event of either, each
+        counts as a randomized response of its ε: no mechanism of pure ε costs more.
+
+        References:
+            Dong, Durfee and Rogers, "Optimal differential privacy composition for exponential mechanisms", arXiv 1909.13830;
+            Zhu, Dong and Wang, arXiv 2106.08567 (what dominates each of several mechanisms, dominates all together); Kairouz, Oh
+            and Viswanath, "The composition theorem for differential privacy", arXiv 1311.0776 (randomized response).
         """
         from dp_accounting import ComposedDpEvent, RandomizedResponseDpEvent
 
         if self.adjacency == "replace_one":
             anew = 2 / (1 + math.exp(self.choice.epsilon)) * (1 - 1e-12)  # a chance whose rounding can't lower ε
             return repeated(RandomizedResponseDpEvent(anew, 2), 2 * self.rounds)
+        if self.rounds < _MANY_ROUNDS:
+            return repeated(self.measurement.event, 2 * self.rounds)
         return ComposedDpEvent([repeated(part.event, self.rounds) for part in (self.choice, self.measurement)])
 
     def __call__(self, counts: Any, queries: Any, *, key: Key[Array, ""]) -> Float[np.ndarray, " cells"]:
