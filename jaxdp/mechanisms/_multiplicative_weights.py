@@ -34,7 +34,8 @@ class MultiplicativeWeights:
     It begins with all cells alike. Each of T rounds chooses, by `Exponential`, a query on which it is far from the truth,
     measures that query by `Laplace`, and moves the weight of each cell x towards the answer m, by
     \(A(x) \leftarrow A(x) \, e^{q(x) (m - q(A)) / (2n)}\), scaled to n records. Choices and measurements have ε/(2T) each: all
-    of it together is ε-differentially private, and so is whatever is computed from the histogram alone.
+    of it together is ε-differentially private, but for what lies beyond the 44 scales at which their draws end, and so is
+    whatever is computed from the histogram alone.
 
     A query's values lie in [0, 1], so that a record added, removed or exchanged for another moves its answer by at most 1, and
     its distance from the histogram's answer, which is the score, too; n is public, and no sensitivity depends on it. Scores can
