@@ -125,6 +125,10 @@ def released(kind: Any, values: Any, release_key: Any, **how: Any) -> Any:
     return kind(**how)(values, key=release_key)
 
 
+def synthesised(counts: Any, queries: Any, release_key: Any, **how: Any) -> Any:
+    return mechanisms.MultiplicativeWeights(**how)(counts, queries, key=release_key)
+
+
 def cost_of_run(delta: Any, accountant: Any, cost_steps: Any, **how: Any) -> Any:
     return jaxdp.DPSGD(**how).epsilon(delta=delta, accountant=accountant, steps=cost_steps)
 
@@ -413,6 +417,21 @@ def _of_mechanisms() -> Iterator[tuple[str, Call]]:
     yield "NoisyMean", Call(released, {"kind": mechanisms.NoisyMean, **mean}, array(np.float64), 0.7)
     histogram = {"epsilon": 1.0, "edges": (0.0, 2.0, 5.0), "values": np.arange(5.0), "release_key": key()}
     yield "NoisyHistogram", Call(released, {"kind": mechanisms.NoisyHistogram, **histogram}, array(), 0.7)
+    weights = {"epsilon": 2.0, "rounds": 2, "num_records": 9, "passes": 2, "adjacency": "replace_one"}
+    yield (
+        "MultiplicativeWeights",
+        Call(
+            synthesised,
+            {**weights, "counts": np.array([4, 5]), "queries": np.eye(2), "release_key": key()},
+            array(np.float64),
+            0.7,
+        ),
+    )
+    table = mechanisms.CategoricalTable(sizes=(2, 3))
+    yield "CategoricalTable", Call(mechanisms.CategoricalTable, {"sizes": (2, 3)}, of(mechanisms.CategoricalTable))
+    yield "CategoricalTable.histogram", Call(table.histogram, {"rows": np.array([[0, 1], [1, 2]])}, array(np.int64))
+    drawn = {"histogram": np.ones(6), "num_rows": 3, "key": key()}
+    yield "CategoricalTable.sample", Call(table.sample, drawn, array(np.int32))
 
 
 def _of_pate() -> Iterator[tuple[str, Call]]:

@@ -1,5 +1,6 @@
 """Checks of single numbers."""
 
+import inspect
 from typing import Any
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxdp
 from jaxdp import UsageError, _checks
 
 
@@ -48,3 +50,39 @@ def test_a_delta_outside_its_range_or_not_below_one_over_n_is_refused(value: flo
 def test_one_of_lists_what_is_known() -> None:
     with pytest.raises(UsageError, match="method='magic' is not known; choose one of these: a, b"):
         _checks.one_of("method", "magic", ("b", "a"))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda **how: jaxdp.DPSGD(max_grad_norm=1.0, **how),
+            "DPSGD has no argument max_grad_norm: did you mean clip_norm?",
+        ),
+        (lambda **how: jaxdp.DPSGD(batch_size=9, **how), "did you mean expected_batch_size?"),
+        (lambda **how: jaxdp.DPSGD(clip_nrm=1.0, **how), "did you mean clip_norm?"),
+        (lambda **how: jaxdp.clipped_grad(abs, l2_norm_clip=1.0), "did you mean clip_norm?"),
+        (lambda **how: jaxdp.privatize(std=1.0, **how), "did you mean noise_multiplier?"),
+        (lambda **how: jaxdp.privatize(seed=0, **how), "did you mean key?"),
+        (lambda **how: jaxdp.clip_and_privatize(max_norm=1.0, **how), "did you mean clip_norm?"),
+        (lambda **how: jaxdp.dp_sgd(lr=0.1, **how), "did you mean learning_rate?"),
+        (lambda **how: jaxdp.dp_adam(0.1, sigma=1.0), "did you mean noise_multiplier?"),
+        (lambda **how: jaxdp.accounting.epsilon(q=0.1, **how), "did you mean sample_rate?"),
+        (lambda **how: jaxdp.accounting.noise_multiplier(target_epsilon=1.0), "did you mean epsilon?"),
+        (lambda **how: jaxdp.accounting.steps(target_delta=1e-5), "did you mean delta?"),
+        (lambda **how: jaxdp.accounting.batch_size(n=50), "did you mean num_examples?"),
+    ],
+)
+def test_an_argument_that_is_misspelt_or_another_librarys_is_answered_with_the_one_here(call: Any, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        call(steps=3)
+    assert said in str(error.value)
+
+
+def test_an_argument_that_is_like_no_other_is_left_to_python_and_signatures_stay() -> None:
+    privatize: Any = jaxdp.privatize
+    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+        privatize(noise_multiplier=1.0, expected_batch_size=4, key=jax.random.key(0), colour="red")
+    assert list(inspect.signature(privatize).parameters) == ["noise_multiplier", "expected_batch_size", "key", "noise"]
+    assert next(iter(inspect.signature(jaxdp.DPSGD).parameters)) == "num_examples"
+    assert jaxdp.dp_adam(0.1, eps=1e-6, noise_multiplier=1.0, expected_batch_size=4, key=jax.random.key(0))

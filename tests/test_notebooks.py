@@ -31,6 +31,7 @@ def test_there_is_a_notebook_for_each_tutorial() -> None:
         "04_pate_mnist_offices",
         "05_tabular_drug_response",
         "06_ghost_clipping",
+        "07_synthetic_records",
     ]
 
 

@@ -9,6 +9,7 @@ from ._arrays import (
     numbers_alone as numbers_alone,
     step as step,
 )
+from ._names import fields_explained as fields_explained, meant as meant, names_explained as names_explained
 from ._plain import (
     Count as Count,
     Real as Real,

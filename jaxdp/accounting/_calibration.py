@@ -185,6 +185,7 @@ def _power(cost: Callable[[float], float], sigma: float) -> float:
     return max(1.0, math.log(below / here) / math.log(1.01)) if here > 0 and below < math.inf else 1.0
 
 
+@_checks.names_explained
 def noise_multiplier(
     *,
     epsilon: float,
@@ -221,6 +222,7 @@ def noise_multiplier(
     )
 
 
+@_checks.names_explained
 def steps(
     *,
     epsilon: float,
@@ -258,6 +260,7 @@ def steps(
     )
 
 
+@_checks.names_explained
 def batch_size(
     *,
     epsilon: float,

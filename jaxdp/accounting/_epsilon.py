@@ -63,6 +63,7 @@ class _RenyiCurve:
         return compute_epsilon(self.orders, self.rdp, delta)  # pyright: ignore[reportArgumentType]
 
 
+@_checks.names_explained
 def epsilon(
     *,
     noise_multiplier: float,

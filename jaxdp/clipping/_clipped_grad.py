@@ -196,6 +196,7 @@ class ClippedGrad:
         return with_ordered_convolutions(run, params, examples)
 
 
+@_checks.names_explained
 def clipped_grad(
     loss_fn: LossFn,
     *,

@@ -11,30 +11,12 @@ from tyro.constructors import (
     UnsupportedTypeAnnotationError,
 )
 
+from .._checks import meant
 from .._errors import UsageError
 
 IN_WORDS = ConstructorRegistry()
 _NUMBERS = {int: ("INTEGER", "a whole number, such as 12"), float: ("NUMBER", "a number, such as 0.5")}
 _OPEN = "unset"
-_ELSEWHERE = {  # names that other libraries and papers have, by the option that is meant
-    "noise_multiplier": ("noise", "sigma", "noise_scale", "noise_stddev"),
-    "clip_norm": ("max_grad_norm", "l2_clip", "clip", "clipping_norm", "max_norm", "grad_clip"),
-    "lr": ("learning_rate", "eta", "step_size"),
-    "epsilon": ("eps", "target_epsilon", "budget"),
-    "target_epsilon": ("epsilon", "eps", "budget"),
-    "batch_size": ("expected_batch_size", "batch", "lot_size", "logical_batch_size"),
-    "microbatch_size": ("microbatches", "num_microbatches", "max_physical_batch_size", "physical_batch_size"),
-    "delta": ("target_delta",),
-    "epochs": ("num_epochs", "epoch"),
-    "steps": ("num_steps", "iterations"),
-    "examples": ("num_examples", "n", "sample_size", "dataset_size"),
-    "hidden": ("hidden_sizes", "layers"),
-    "output": ("out", "output_dir", "save_dir", "logdir"),
-    "teachers": ("num_teachers", "nb_teachers"),
-    "device": ("platform", "backend"),
-    "ema": ("ema_decay",),
-    "seed": ("random_seed", "rng"),
-}
 
 
 @IN_WORDS.primitive_rule
@@ -92,6 +74,5 @@ def check_names(given: list[str], known: set[str]) -> None:
         name = typed.partition("=")[0].removeprefix("--").replace("-", "_")
         if not typed.startswith("--") or name in known:
             continue
-        for right, others in _ELSEWHERE.items():
-            if right in known and name in others:
-                raise UsageError(f"{typed.partition('=')[0]} is --{right.replace('_', '-')} here: give that")
+        if right := meant(name, known):
+            raise UsageError(f"{typed.partition('=')[0]} is --{right.replace('_', '-')} here: give that")

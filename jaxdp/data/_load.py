@@ -1,5 +1,6 @@
 """One data set by name, and the one place where a data set of one's own is plugged in."""
 
+import difflib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,7 +71,17 @@ def prepared(name: str = "mnist", data_dir: Path | None = None) -> Prepared | No
     _checks.text("name", name)
     if not name:
         raise UsageError("dataset is empty: give mnist, or the name of a TFDS data set with --data-dir")
-    return open_tfds(name, data_dir) if data_dir is not None or name not in DATASETS else None
+    if name.lower().endswith(".csv"):
+        raise UsageError(f"dataset {name!r} is a file: to train on a table, give --dataset csv --features {name}")
+    if data_dir is None and name in DATASETS:
+        return None
+    try:
+        return open_tfds(name, data_dir)
+    except UsageError as error:
+        near = difflib.get_close_matches(name.lower(), DATASETS, n=1)
+        if data_dir is None and near:
+            raise UsageError(f"did you mean {near[0]}? {error}") from error
+        raise
 
 
 def _found(name: str, data_dir: Path | None, progress: Progress) -> Dataset | Labelled:

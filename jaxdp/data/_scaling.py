@@ -88,10 +88,23 @@ def read_bounds(path: Path, names: tuple[str, ...]) -> Bounds:
     _checks.texts("names", names)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = {row["name"]: (float(row["lower"]), float(row["upper"])) for row in csv.DictReader(file)}
-    except (OSError, KeyError, TypeError, ValueError) as error:
+            lines = csv.DictReader(file)
+            header = lines.fieldnames or ()
+            given = list(lines)
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
         raise UsageError(
             f"--bounds-file={path} can't be read ({type(error).__name__}): give a CSV file with the columns name, lower, upper"
+        ) from error
+    if absent := [column for column in ("name", "lower", "upper") if column not in header]:
+        raise UsageError(
+            f"--bounds-file={path} begins with {','.join(header)!r:.100}, without {', '.join(absent)}: its first line must be "
+            "name,lower,upper"
+        )
+    try:
+        rows = {row["name"]: (float(row["lower"]), float(row["upper"])) for row in given}
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"--bounds-file={path} has a line without two numbers ({error}): give name,lower,upper in each"
         ) from error
     if missing := [name for name in names if name not in rows]:
         raise UsageError(

@@ -39,6 +39,7 @@ _DEFAULTS = {"rule": _FLAT, "noise": _GAUSSIAN}  # which a description leaves ou
 _OWN = (*SAMPLINGS, *NOISES, *RULES)
 
 
+@_checks.fields_explained
 @dataclass(frozen=True, kw_only=True)
 class DPSGD:
     r"""A differentially private run of stochastic gradient descent, with any optax optimizer behind the noise.

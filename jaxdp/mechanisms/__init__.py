@@ -10,12 +10,15 @@ Each is a frozen description that knows its noise and its dp-accounting event, a
 - `Exponential` and `ReportNoisyMax` choose a candidate by its score.
 - `RandomizedResponse` lets everyone answer for themselves, and estimates what the answers were.
 - `NoisyMean` and `NoisyHistogram` summarise records that are clamped to public bounds.
+- `MultiplicativeWeights` makes a synthetic histogram, from which `CategoricalTable` draws synthetic rows.
 
 Leading axes are independent releases, each of which costs the event once: `event_of` counts them. A key serves one call:
 `jax.vmap` over values with one key, which would give all of them the same noise, is refused.
 """
 
 from ._additive import Gaussian as Gaussian, Laplace as Laplace
+from ._categorical import CategoricalTable as CategoricalTable
+from ._multiplicative_weights import MultiplicativeWeights as MultiplicativeWeights
 from ._randomized_response import RandomizedResponse as RandomizedResponse
 from ._selection import Exponential as Exponential, ReportNoisyMax as ReportNoisyMax
 from ._statistics import NoisyHistogram as NoisyHistogram, NoisyMean as NoisyMean

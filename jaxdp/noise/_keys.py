@@ -54,6 +54,8 @@ class Domain(enum.IntEnum):
     AUGMENTED = 2**31 - 27
     CANARIES = 2**31 - 28
     SHADOWS = 2**31 - 29
+    MULTIPLICATIVE_WEIGHTS = 2**31 - 30
+    SYNTHETIC_ROWS = 2**31 - 31
 
 
 def own_key(key: Key[Array, "*shape"], domain: Domain) -> Key[Array, "*shape"]:

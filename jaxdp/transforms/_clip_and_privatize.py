@@ -15,6 +15,7 @@ from ..clipping import Clipping, Flat, check_mask, clip_and_sum
 from ._privatize import privatize
 
 
+@_checks.names_explained
 def clip_and_privatize(
     *, clip_norm: float, noise_multiplier: float, expected_batch_size: float, key: Key[Array, ""]
 ) -> optax.GradientTransformationExtraArgs:

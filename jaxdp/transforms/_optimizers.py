@@ -15,6 +15,7 @@ from ._float32 import in_float32
 from ._privatize import privatize
 
 
+@_checks.names_explained
 def dp_sgd(
     learning_rate: optax.ScalarOrSchedule,
     momentum: float | None = None,
@@ -58,6 +59,7 @@ def dp_sgd(
     return _chain(noise, lambda: optax.sgd(learning_rate, momentum, **sgd))
 
 
+@_checks.names_explained
 def dp_adam(
     learning_rate: optax.ScalarOrSchedule,
     *,

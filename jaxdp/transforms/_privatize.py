@@ -21,6 +21,7 @@ _GAUSSIAN = Gaussian()
 PrivatizeState = GaussianState  # under Gaussian noise, and without any
 
 
+@_checks.names_explained
 def privatize(
     *, noise_multiplier: float, expected_batch_size: float, key: Key[Array, ""], noise: Noise = _GAUSSIAN
 ) -> optax.GradientTransformationExtraArgs:

@@ -124,7 +124,10 @@ def test_bounds_of_each_column_come_from_a_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(bounds.upper, [100, 4])
     for text, said in (
         ("name,lower,upper\nage,0,1\n", "no bounds for dose"),
-        ("name,low\nage,1\n", "can't be read"),
+        ("name,low\nage,1\n", "begins with 'name,low', without lower, upper: its first line must be name,lower,upper"),
+        ("", "its first line must be name,lower,upper"),
+        ("name,lower,upper\nage,0\n", "has a line without two numbers"),
+        ("name,lower,upper\nage,0,much\n", "has a line without two numbers"),
         ("name,lower,upper\nage,2,1\ndose,0,1\n", "age lies from 2.0 to 1.0"),
     ):
         with pytest.raises(jaxdp.UsageError) as error:

@@ -61,6 +61,17 @@ def test_what_is_not_prepared_is_named_with_the_command_that_prepares_it(tfds_di
         data.load("cifar10", tfds_dir)
 
 
+@pytest.mark.parametrize("name", ["mnst", "MNIST"])
+def test_a_name_that_is_misspelt_is_answered_with_the_one_that_is_embedded(name: str) -> None:
+    with pytest.raises(jaxdp.UsageError, match="^did you mean mnist?"):
+        data.load(name)
+
+
+def test_a_csv_file_in_the_place_of_a_name_is_told_how_it_is_trained_on() -> None:
+    with pytest.raises(jaxdp.UsageError, match="give --dataset csv --features patients.CSV"):
+        data.load("patients.CSV")
+
+
 @pytest.mark.parametrize("name", ["/", "../mnist", ".", "mnist/", "/etc", "mnist\0"])
 def test_a_path_is_no_name(name: str, tfds_dir: Path) -> None:
     with pytest.raises(jaxdp.UsageError, match="is not a name in TFDS"):

@@ -71,6 +71,10 @@ ENTRIES: dict[str, Callable[[Any], Any]] = {
     "ReportNoisyMax": lambda key: mechanisms.ReportNoisyMax(epsilon=1.0, sensitivity=1)([1.0, 2.0], key=key),
     "NoisyMean": lambda key: mechanisms.NoisyMean(epsilon=1.0, lower=0, upper=1, num_records=9)(np.ones(9), key=key),
     "NoisyHistogram": lambda key: mechanisms.NoisyHistogram(epsilon=1.0, edges=(0, 1, 2))(np.ones(9), key=key),
+    "MultiplicativeWeights": lambda key: mechanisms.MultiplicativeWeights(epsilon=2.0, rounds=2, num_records=9)(
+        [4, 5], np.eye(2), key=key
+    ),
+    "rows of a synthetic table": lambda key: mechanisms.CategoricalTable(sizes=(2, 3)).sample(np.ones(6), 4, key=key),
     "bounds of a table": lambda key: estimated_bounds(np.ones((900, 1)), 1.0, key),
     "shards": lambda key: shards(6, 2, key),
     "train_teachers": lambda key: pate.train_teachers(

@@ -1,0 +1,67 @@
+"""Names of arguments: one that is misspelt, or another library's, is answered with the one that is meant."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Collection
+from typing import ParamSpec, TypeVar
+
+from .._errors import UsageError
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_T = TypeVar("_T")
+
+_SAME = (  # names that jaxdp, other libraries and papers have for one thing; of those known, the first is meant
+    ("noise_multiplier", "noise", "sigma", "std", "stddev", "noise_scale", "noise_std", "noise_stddev"),
+    ("clip_norm", "max_grad_norm", "l2_norm_clip", "l2_clip", "clip", "clipping_norm", "max_norm", "grad_clip"),
+    ("lr", "learning_rate", "eta", "step_size"),
+    ("epsilon", "target_epsilon", "eps", "budget"),
+    ("batch_size", "expected_batch_size", "batch", "lot_size", "logical_batch_size"),
+    ("microbatch_size", "microbatches", "num_microbatches", "max_physical_batch_size", "physical_batch_size"),
+    ("delta", "target_delta"),
+    ("epochs", "num_epochs", "epoch"),
+    ("steps", "num_steps", "iterations"),
+    ("examples", "num_examples", "n", "sample_size", "dataset_size"),
+    ("sample_rate", "sampling_rate", "sampling_probability", "q"),
+    ("hidden", "hidden_sizes", "layers"),
+    ("output", "out", "output_dir", "save_dir", "logdir"),
+    ("teachers", "num_teachers", "nb_teachers"),
+    ("device", "platform", "backend"),
+    ("ema", "ema_decay"),
+    ("seed", "key", "random_seed", "rng"),
+)
+
+
+def meant(name: str, known: Collection[str]) -> str | None:
+    """The known name of the thing that others call `name`; None where there is none."""
+    return next((right for same in _SAME if name in same for right in same if right in known), None)
+
+
+def names_explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """The function, which answers an argument that it doesn't have with the name of the one that is meant."""
+    parameters = inspect.signature(function).parameters
+    passes_on = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+    known = [name for name, each in parameters.items() if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+
+    @functools.wraps(function)
+    def explained(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        for name in kwargs:
+            if name in known:
+                continue
+            free = [each for each in known if each not in kwargs]
+            near = (
+                [] if passes_on else difflib.get_close_matches(name, free, n=1)
+            )  # what is passed on is for others to know
+            if right := meant(name, free) or next(iter(near), None):
+                called = function.__qualname__.removesuffix(".__init__")
+                raise UsageError(f"{called} has no argument {name}: did you mean {right}?")
+        return function(*args, **kwargs)
+
+    return explained
+
+
+def fields_explained(kind: type[_T]) -> type[_T]:
+    """The class, of which `names_explained` is true when it is made."""
+    kind.__init__ = names_explained(kind.__init__)
+    return kind
