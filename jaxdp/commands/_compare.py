@@ -82,6 +82,11 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
             )
         for path in finished:
             summary = RunFolder(path).summary()
+            if "test_rmse" in summary:
+                raise UsageError(
+                    f"{path} predicts numbers, which have no accuracy to compare: leave this run out, and compare test_rmse in "
+                    f"the {PRIVATE}/summary.json of such runs"
+                )
             if "test_accuracy" not in summary:
                 raise UsageError(
                     f"{path / 'summary.json'} has no accuracy: it was measured on people held back, or without privacy, and "

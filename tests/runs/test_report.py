@@ -73,7 +73,7 @@ def test_brackets_are_no_markup_in_a_table() -> None:
         ({}, "test accuracy"),
         ({"evaluated_on": "the test set"}, "test accuracy"),
         ({"evaluated_on": "examples held back"}, "held-back accuracy"),
-        ({"evaluated_on": "examples held back", "base_rate_loss": 0.7}, "0.5000, 0.7000 by base rates alone"),
+        ({"evaluated_on": "examples held back", "base_rate_loss": 0.7}, "0.50000, 0.70000 by base rates alone"),
     ],
 )
 def test_accuracy_is_called_by_what_it_is_of(also: dict[str, Any], said: str) -> None:

@@ -1,12 +1,20 @@
 """A training run in words: a line an epoch, and the table at its end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from ...runs._report import two_columns
 from ...sampling import words_of_batch_size
+
+_FIGURES = {  # what a run tells of its predictions: in words, and to how many digits
+    "accuracy": ("accuracy", ".2%"),
+    "loss": ("loss", ".5f"),
+    "rmse": ("root mean squared error", ".5g"),
+    "mae": ("mean absolute error", ".5g"),
+}
 
 
 def status_line(record: dict[str, Any], epochs: int, *, narrow: bool = False) -> str:
@@ -18,9 +26,11 @@ def status_line(record: dict[str, Any], epochs: int, *, narrow: bool = False) ->
     if record["steps_per_second"] is not None:
         parts.append(f"{record['steps_per_second']:.1f} steps/s")
     parts.append(f"loss {record['train_loss']:.3f}")
-    parts.append(f"accuracy {record['train_accuracy']:.2%}")
-    if "test_accuracy" in record:
-        parts.append(f"test {record['test_accuracy']:.2%}")
+    name = "rmse" if "train_rmse" in record else "accuracy"
+    words, digits = _FIGURES[name]
+    parts.append(f"{words} {record[f'train_{name}']:{digits}}")
+    if f"test_{name}" in record:
+        parts.append(f"test {record[f'test_{name}']:{digits}}")
     if record["epsilon"] is not None:
         parts.append(f"ε {record['epsilon']:.3f}")
     return "  ".join(parts)
@@ -32,11 +42,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
 
 
 def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if "test_accuracy" in summary:  # which is not published of people held back
-        where = "test" if summary.get("evaluated_on", "the test set") == "the test set" else "held-back"
-        rates = f", {summary['base_rate_loss']:.4f} by base rates alone" if "base_rate_loss" in summary else ""
-        yield f"{where} accuracy", f"{summary['test_accuracy']:.2%}"
-        yield f"{where} loss", f"{summary['test_loss']:.4f}{rates}"
+    yield from figure_rows([summary])
     if summary["epsilon"] is None:
         yield "privacy", "none (--no-dp)"
     else:
@@ -60,3 +66,23 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "time in all", f"{summary['seconds']:.0f} s"
     if "folder" in summary:
         yield "folder", summary["folder"]
+
+
+def figure_rows(summaries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """What one run, or the mean of several, predicted of the test set or of people held back, where that may be seen."""
+    first = summaries[0]
+    where = "test" if first.get("evaluated_on", "the test set") == "the test set" else "held-back"
+    names, alone = ("accuracy", "loss"), "base rates"
+    if "test_rmse" in first:
+        names, alone = ("rmse", "mae"), "the mean"
+    for name in names:
+        if f"test_{name}" not in first:  # which is not published of people held back
+            continue
+        words, digits = _FIGURES[name]
+        values = [summary[f"test_{name}"] for summary in summaries]
+        shown = f"{np.mean(values):{digits}}"
+        if len(values) > 1:
+            shown += f", from {min(values):{digits}} to {max(values):{digits}}"
+        if f"base_rate_{name}" in first:
+            shown += f", {np.mean([summary[f'base_rate_{name}'] for summary in summaries]):{digits}} by {alone} alone"
+        yield f"{where} {words}", shown
