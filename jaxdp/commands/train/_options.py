@@ -358,6 +358,10 @@ class TrainOptions(OneOfSeveral):
         if self.classes is not None:
             data.declared_classes(self.classes)
         if self.target_bounds is not None:
+            for end in self.target_bounds:
+                _checks.real(
+                    "--target-bounds", end, "give the least and the largest that a target can be, such as 0 100"
+                )
             data.Numbers(1, *self.target_bounds)
         ways = [name for name in ("bounds", "bounds_file", "bounds_noise") if getattr(self, name) is not None]
         if len(ways) != 1:
