@@ -29,8 +29,8 @@ def plot_metrics(records: list[dict[str, Any]], title: str, path: Path) -> None:
     figure = new_figure(12 if private else 8)
     axes = panels(figure, 1, 3 if private else 2)
     of_numbers = any("train_rmse" in record for record in records)
-    second = ("rmse", "root mean squared error (the targets' unit)") if of_numbers else ("accuracy", "accuracy (%)")
-    first = "squared error (of half the bounds' distance)" if of_numbers else "cross-entropy (nats)"
+    second = ("rmse", "root mean squared error") if of_numbers else ("accuracy", "accuracy (%)")
+    first = "squared error (of scaled targets)" if of_numbers else "cross-entropy (nats)"
     for axis, name, unit in ((axes[0], "loss", first), (axes[1], *second)):
         scale = 100 if name == "accuracy" else 1
         for split, style in (("train", "--"), ("test", "-")):

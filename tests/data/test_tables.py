@@ -48,6 +48,16 @@ def test_targets_are_brought_into_the_order_of_the_features(tmp_path: Path) -> N
     assert names == ("ill",)
 
 
+def test_classes_and_numbers_are_brought_into_that_order_too(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "id,kind,size,weight\nc,small,1.5,-1\na,big,2,7\nb,small,-3,8\n")
+    places, names = data.read_classes(path, ("a", "b", "c"), ("small", "middle", "big"), ["kind"])
+    np.testing.assert_array_equal(places, [2, 0, 0])
+    assert names == ("kind",)
+    numbers, names = data.read_numbers(path, ("a", "b", "c"), ["weight", "size"])
+    np.testing.assert_array_equal(numbers, [[7, 2], [8, -3], [-1, 1.5]])
+    assert names == ("weight", "size")
+
+
 def test_an_encoding_survives_json(tmp_path: Path) -> None:
     import json
 

@@ -142,11 +142,12 @@ class TrainOptions(OneOfSeveral):
     target_columns: tuple[str, ...] = ()
     """with --dataset csv: the columns of --features that are the targets, in the place of a file of their own"""
     classes: str | None = None
-    """with --dataset csv: what the target, one column of text, can be, as value,value,value; public knowledge, never read off the
-    data. One class a record, learned by the cross-entropy of a softmax; by default each target is 0 or 1"""
+    """with --dataset csv: what the one column of targets can hold, as value,value,value; public knowledge, never read off the
+    data. The loss is the cross-entropy of a softmax; by default each target is 0 or 1"""
     target_bounds: tuple[float, float] | None = None
     """with --dataset csv: targets are numbers, and these the least and the largest that one can be, in the targets' unit, known
-    without the data; all targets have the same. Numbers are clamped to them and scaled to [-1, 1], the loss is squared error"""
+    without the data, for all targets alike. To train, numbers are clamped to them and scaled to [-1, 1]; the loss is squared
+    error"""
     columns: Path | None = None
     """with --dataset csv: a file of the features to use, names or numbers from 0, one a line; all by default"""
     categories: tuple[str, ...] = MOA_CATEGORIES
