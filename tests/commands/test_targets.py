@@ -135,7 +135,7 @@ def test_numbers_are_learned_and_predicted_in_their_own_unit(
     assert run.summary["test_rmse"] < 0.85 * run.summary["base_rate_rmse"]
     figures = f"{run.summary['test_rmse']:.5g}, {run.summary['base_rate_rmse']:.5g} by the mean alone"
     assert f"held-back root mean squared error │ {figures}" in said
-    assert f"root mean squared error {run.metrics[-1]['train_rmse']:.5g}  test {run.summary['test_rmse']:.5g}" in said
+    assert f"RMSE {run.metrics[-1]['train_rmse']:.5g}  test {run.summary['test_rmse']:.5g}" in said
     assert "accuracy" not in said.split("This training")[0]
     assert not any("test_" in name or "base" in name for name in json.loads((run.path / "summary.json").read_text()))
 
@@ -147,7 +147,10 @@ def test_numbers_are_learned_and_predicted_in_their_own_unit(
     np.testing.assert_allclose([float(row[1]) for row in rows], expected[:, 0], rtol=1e-6)
     assert expected.min() >= 0
     assert expected.max() <= 350
-    assert "predicts numbers, which have no accuracy to compare" in refused(["compare", str(run.path)], capsys)
+    cli.main(["compare", str(run.path), "--output", str(tmp_path / "compared.png")])
+    compared = " ".join(capsys.readouterr().out.split())
+    assert "finished runs on people, by root mean squared error on examples held back" in compared
+    assert f"{run.summary['test_rmse']:.5g}" in compared
 
 
 @pytest.mark.slow

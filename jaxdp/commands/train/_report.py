@@ -6,15 +6,8 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from ...runs._report import two_columns
+from ...runs._report import shown_figure, two_columns
 from ...sampling import words_of_batch_size
-
-_FIGURES = {  # what a run tells of its predictions: in words, and to how many digits
-    "accuracy": ("accuracy", ".2%"),
-    "loss": ("loss", ".5f"),
-    "rmse": ("root mean squared error", ".5g"),
-    "mae": ("mean absolute error", ".5g"),
-}
 
 
 def status_line(record: dict[str, Any], epochs: int, *, narrow: bool = False) -> str:
@@ -26,11 +19,10 @@ def status_line(record: dict[str, Any], epochs: int, *, narrow: bool = False) ->
     if record["steps_per_second"] is not None:
         parts.append(f"{record['steps_per_second']:.1f} steps/s")
     parts.append(f"loss {record['train_loss']:.3f}")
-    name = "rmse" if "train_rmse" in record else "accuracy"
-    words, digits = _FIGURES[name]
-    parts.append(f"{words} {record[f'train_{name}']:{digits}}")
+    name, words = ("rmse", "RMSE") if "train_rmse" in record else ("accuracy", "accuracy")
+    parts.append(f"{words} {shown_figure(name, record[f'train_{name}'])[1]}")
     if f"test_{name}" in record:
-        parts.append(f"test {record[f'test_{name}']:{digits}}")
+        parts.append(f"test {shown_figure(name, record[f'test_{name}'])[1]}")
     if record["epsilon"] is not None:
         parts.append(f"ε {record['epsilon']:.3f}")
     return "  ".join(parts)
@@ -78,11 +70,11 @@ def figure_rows(summaries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]
     for name in names:
         if f"test_{name}" not in first:  # which is not published of people held back
             continue
-        words, digits = _FIGURES[name]
         values = [summary[f"test_{name}"] for summary in summaries]
-        shown = f"{np.mean(values):{digits}}"
+        words, shown = shown_figure(name, np.mean(values))
         if len(values) > 1:
-            shown += f", from {min(values):{digits}} to {max(values):{digits}}"
+            shown += f", from {shown_figure(name, min(values))[1]} to {shown_figure(name, max(values))[1]}"
         if f"base_rate_{name}" in first:
-            shown += f", {np.mean([summary[f'base_rate_{name}'] for summary in summaries]):{digits}} by {alone} alone"
+            rates = np.mean([summary[f"base_rate_{name}"] for summary in summaries])
+            shown += f", {shown_figure(name, rates)[1]} by {alone} alone"
         yield f"{where} {words}", shown
