@@ -51,6 +51,8 @@ def compare(options: CompareOptions) -> None:
     check_output("--output", options.output, overwrite=options.overwrite, suffixes=(".png",))
     from ..runs._plots import plot_comparison
 
+    if not options.folders:
+        raise UsageError("jaxdp compare needs folders of finished runs: give one or more, such as runs")
     runs = finished_runs(options.folders)
     plot_comparison(runs, options.output)
     if options.json:

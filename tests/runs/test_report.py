@@ -1,9 +1,11 @@
 """What a run shows on a terminal of any width, and in a file."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
+from command import refused
 from rich.console import Console
 
 from jaxdp.commands._compare import comparison_tables
@@ -85,6 +87,10 @@ def test_accuracy_is_called_by_what_it_is_of(also: dict[str, Any], said: str) ->
     console, out = terminal(80)
     console.print(summary_table({**SUMMARY, **also}))
     assert said in out.getvalue()
+
+
+def test_a_comparison_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "needs folders of finished runs" in refused(["compare", "--output", str(tmp_path / "c.png")], capsys)
 
 
 def test_runs_on_other_data_are_compared_in_tables_of_their_own_within_80_columns() -> None:

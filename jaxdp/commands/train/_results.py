@@ -88,7 +88,7 @@ class Results:
     def _of_base_rates(self) -> dict[str, float]:
         """The figures of who knows how often each target or class is met, or numbers' means, and nothing else.
 
-        They are private, as they are computed of the data. Of images there are none: their classes are mostly as many.
+        They are private, as they are computed of the data. Classes have them in tables alone, where one may be far more frequent.
         """
         model, task = self.problem.model, self.problem.model.described["task"]
         if task["kind"] not in (Targets.kind, Numbers.kind) and not (
