@@ -582,6 +582,7 @@ def _of_data() -> Iterator[tuple[str, Call]]:
     )
     yield "Classes", Call(data.Classes, {"count": 3}, of(data.Classes))
     yield "Targets", Call(data.Targets, {"count": 3}, of(data.Targets))
+    yield "Numbers", Call(data.Numbers, {"count": 3, "lower": 0.0, "upper": 9.0}, of(data.Numbers))
     yield "load_tfds", Call(data.load_tfds, {"name": "nowhere", "data_dir": pathlib.Path("nowhere")}, lambda _: False)
     yield "load_mnist", Call(data.load_mnist, {"directory": pathlib.Path("nowhere")}, of(data.Dataset), 0.2)
     yield (
@@ -597,6 +598,10 @@ def _of_data() -> Iterator[tuple[str, Call]]:
         Call(with_file(data.read_bounds), {"text": "name,lower,upper\na,0,1\n", "names": ("a",)}, of(data.Bounds)),
     )
     yield "read_targets", Call(with_file(data.read_targets), {"text": "id,t\nx,1\ny,0\n", "ids": ("x", "y")}, of(tuple))
+    text = {"text": "id,t\nx,1\ny,0\n", "ids": ("x", "y")}
+    yield "read_classes", Call(with_file(data.read_classes), {**text, "classes": ("0", "1")}, of(tuple))
+    yield "read_numbers", Call(with_file(data.read_numbers), text, of(tuple))
+    yield "declared_classes", Call(data.declared_classes, {"declared": "a,b"}, of(tuple))
     yield "chosen_columns", Call(with_file(data.chosen_columns), {"text": CSV, "listed": None}, of(tuple))
     yield "declared_categories", Call(data.declared_categories, {"declared": ["a=1,2"], "columns": ["a"]}, of(dict))
     like = {"rows": 5, "features": 8, "targets": 2, "test_rows": 2, "seed": 0}

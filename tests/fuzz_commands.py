@@ -98,6 +98,8 @@ GOOD: dict[str, tuple[str, ...]] = {  # by an option's name, where its type alon
     "folder": ("new",),
     "resume": ("run", "begun"),
     "bounds": ("-10 10", "0 1", "1 0", "nan 1"),
+    "target_bounds": ("-10 10", "0 1", "1 0", "nan 1"),
+    "classes": ("0,1", "a,b", "a"),
     "bounds_file": ("bounds.csv",),
     "categories": ("cp_type=trt_cp,ctl_vehicle cp_time=24,48,72 cp_dose=D1,D2", "a=b", "nosuch=1,2"),
     "columns": ("columns.txt",),

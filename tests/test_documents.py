@@ -79,12 +79,25 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     np.savetxt("predictions.csv", votes, fmt="%d", delimiter=",")
     coins = np.stack([np.arange(40) % 7, np.arange(40) % 2], axis=1)
     np.savetxt("scores.csv", coins, fmt="%d", delimiter=",", header="score,member", comments="")
+    _tables_of_classes_and_of_numbers()
     for arguments in commands():
         cli.main(smaller([there(word) for word in arguments]))
     assert len(Path("labels.csv").read_text().splitlines()) == 4
     assert len(Path("submission.csv").read_text().splitlines()) == 1001
+    assert Path("kinds.csv").read_text().startswith("id,kind,setosa,versicolor,virginica\n")
+    assert len(Path("prices.csv").read_text().splitlines()) == 151
     assert [len(list(Path("runs").glob(f"mnist-{name}-*"))) for name in ("scattering", "mlp", "cnn")] == [2, 10, 2]
     assert len(list(Path("runs").glob("mnist-pate-*"))) == 3
+
+
+def _tables_of_classes_and_of_numbers() -> None:
+    rng, kinds = np.random.default_rng(0), ("setosa", "versicolor", "virginica")
+    flowers, homes = ["id,petal,sepal,kind"], ["id,metres,age,price"]
+    for i, (kind, first, second) in enumerate(zip(rng.integers(0, 3, 150), *rng.random((2, 150)), strict=True)):
+        flowers.append(f"{i},{1.5 + 2 * kind + first:.1f},{4 + second:.1f},{kinds[kind]}")
+        homes.append(f"{i},{40 + 100 * first:.0f},{150 * second:.0f},{100 + 500 * first:.0f}")
+    for name, lines in (("flowers.csv", flowers), ("homes.csv", homes)):
+        Path(name).write_text("\n".join(lines) + "\n")
 
 
 def there(word: str) -> str:

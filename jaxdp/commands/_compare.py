@@ -14,13 +14,14 @@ from rich.text import Text
 from .._errors import UsageError
 from .._outputs import check_output
 from ..runs._folder import PRIVATE, RunFolder, as_written
-from ..runs._report import say
+from ..runs._report import figure_of, say, shown_figure
 
 _SHOWN = (
     "model",
     "dataset",
     "evaluated_on",
     "test_accuracy",
+    "test_rmse",
     "delta",
     "noise_multiplier",
     "clip_norm",
@@ -33,7 +34,7 @@ _WIDE = 130  # columns of a terminal, for the runs' parameters beside what came 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """Accuracy against epsilon of finished runs: a table, and a plot."""
+    """Accuracy, or the error of predicted numbers, against epsilon of finished runs: a table, and a plot."""
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
     """folders of runs, or folders that hold several"""
@@ -50,6 +51,8 @@ def compare(options: CompareOptions) -> None:
     check_output("--output", options.output, overwrite=options.overwrite, suffixes=(".png",))
     from ..runs._plots import plot_comparison
 
+    if not options.folders:
+        raise UsageError("jaxdp compare needs folders of finished runs: give one or more, such as runs")
     runs = finished_runs(options.folders)
     plot_comparison(runs, options.output)
     if options.json:
@@ -62,7 +65,7 @@ def compare(options: CompareOptions) -> None:
 
 
 def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """The figures to compare of each finished run, by falling accuracy.
+    """The figures to compare of each finished run, by falling accuracy, or the rising error of predicted numbers.
 
     Args:
         folders: of runs, or folders that hold several.
@@ -82,7 +85,7 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
             )
         for path in finished:
             summary = RunFolder(path).summary()
-            if "test_accuracy" not in summary:
+            if (ranked_by := figure_of(summary)) not in summary:
                 raise UsageError(
                     f"{path / 'summary.json'} has no accuracy: it was measured on people held back, or without privacy, and "
                     f"stayed in the folder {PRIVATE}/, which is missing or can't be read; leave this run out"
@@ -91,28 +94,32 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
                 accountant = summary.get("accountant")
                 epsilon = float(summary["epsilon"][accountant]) if accountant else None
                 shown: dict[str, Any] = {name: summary.get(name) for name in _SHOWN}
-                for name in ("test_accuracy", *(("delta",) if accountant else ())):
+                for name in (ranked_by, *(("delta",) if accountant else ())):
                     shown[name] = float(shown[name])
                 if shown["seconds"] is not None:  # which stays in private/
                     shown["seconds"] = float(shown["seconds"])
             runs.append({"name": path.resolve().name, "epsilon": epsilon, "accountant": accountant, **shown})
-    return sorted(runs, key=lambda run: -run["test_accuracy"])
+    return sorted(runs, key=lambda run: run["test_rmse"] if run["test_accuracy"] is None else -run["test_accuracy"])
 
 
 def comparison_tables(runs: list[dict[str, Any]], *, wide: bool) -> list[Table]:
-    """A table for each data set and kind of accuracy: those of one aren't ranked with those of another."""
-    kinds = dict.fromkeys((run["dataset"], run["evaluated_on"] or "the test set") for run in runs)
-    of_kind = lambda kind: [run for run in runs if (run["dataset"], run["evaluated_on"] or "the test set") == kind]
+    """A table for each data set and kind of accuracy, or error: those of one aren't ranked with those of another."""
+    kind_of = lambda run: (run["dataset"], shown_figure(figure_of(run), 0)[0], run["evaluated_on"] or "the test set")
+    kinds = dict.fromkeys(map(kind_of, runs))
     return [
-        _table(f"finished runs on {dataset}, by accuracy on {on}", of_kind((dataset, on)), wide)
-        for dataset, on in kinds
+        _table(
+            f"finished runs on {kind[0]}, by {kind[1]} on {kind[2]}",
+            [run for run in runs if kind_of(run) == kind],
+            wide,
+        )
+        for kind in kinds
     ]
 
 
 def _table(title: str, runs: list[dict[str, Any]], wide: bool) -> Table:
     table = Table(title=Text(title))
     own = ("δ", "noise multiplier", "clip norm", "batch size", "epochs", "time") if wide else ("time",)
-    for heading in ("run", "accuracy", "ε", *own):
+    for heading in ("run", shown_figure(figure_of(runs[0]), 0)[0], "ε", *own):
         table.add_column(heading, overflow="fold")
     for run in runs:
         private = run["epsilon"] is not None
@@ -123,7 +130,7 @@ def _table(title: str, runs: list[dict[str, Any]], wide: bool) -> Table:
         )
         table.add_row(
             Text(run["name"]),
-            f"{run['test_accuracy']:.2%}",
+            shown_figure(figure_of(run), run[figure_of(run)])[1],
             f"{run['epsilon']:.4f} ({run['accountant'].upper()})" if private else "no privacy",
             *(parameters if wide else ()),
             "" if run["seconds"] is None else f"{run['seconds']:.0f} s",

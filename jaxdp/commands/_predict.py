@@ -28,8 +28,9 @@ class PredictOptions:
     """images: a .npy file, uint8 [n, height, width] or [n, height, width, channels]; or test, the run's own test set. For a model
     of tables, a CSV file of features with the columns that it was trained on"""
     output: Path | None = None
-    """where to write: .csv with a line an image (index, label, probability) or, for tables, an id and all targets' probabilities;
-    or .npy with all probabilities [n, classes]; the .csv lines to standard output if not given"""
+    """where to write: .csv with a line an image (index, label, probability) or, for tables, an id and all targets' probabilities,
+    or the class and all classes' probabilities, or numbers in their unit; or .npy with all of these but the class, [n, outputs];
+    the .csv lines to standard output if not given"""
     overwrite: bool = False
     """replace the file of --output where there is one"""
     effects: ClassVar[tuple[Effect, ...]] = (_OVERWRITING,)
@@ -62,7 +63,7 @@ def _write_csv(file: Any, header: Any, rows: Any) -> None:
 
 def _check_encodable(header: Any, rows: Any) -> None:
     """Refuse to print names that the terminal would change."""
-    names = [str(name) for name in (*header, *(row[0] for row in rows))]
+    names = [str(cell) for row in (header, *rows) for cell in row]
     try:
         "".join(names).encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError as error:
@@ -90,6 +91,9 @@ def _of_images(run: "runs.FinishedRun", options: PredictOptions) -> tuple[Any, A
         if not isinstance(images, np.ndarray):
             raise UsageError(f"--data={options.data} holds several arrays: save the images alone, with numpy.save")
     probabilities = run.predict(images)
+    if run.task != "classes":
+        names = (f"target_{i}" for i in range(probabilities.shape[1]))
+        return ("index", *names), [(i, *_cells(run, row)) for i, row in enumerate(probabilities)], probabilities
     rows = [(i, int(row.argmax()), f"{row.max():.6f}") for i, row in enumerate(probabilities)]
     return ("index", "label", "probability"), rows, probabilities
 
@@ -102,5 +106,13 @@ def _of_table(run: "runs.FinishedRun", options: PredictOptions) -> tuple[Any, An
     assert run.target_names is not None
     ids, features = run.encoding.read(Path(options.data))
     probabilities = run.predict(features)
-    rows = [(name, *(f"{p:.6f}" for p in row)) for name, row in zip(ids, probabilities, strict=True)]
-    return (run.id_name, *run.target_names), rows, probabilities
+    header, rows = (run.id_name, *run.target_names), []
+    for name, row in zip(ids, probabilities, strict=True):
+        label = () if run.classes is None else (run.classes[row.argmax()],)
+        rows.append((name, *label, *_cells(run, row)))
+    return (*header, *(run.classes or ())), rows, probabilities
+
+
+def _cells(run: "runs.FinishedRun", row: np.ndarray) -> list[str]:
+    """What a model says of a record: numbers to the digits that float32 has, probabilities to six."""
+    return [f"{value:.7g}" if run.task == "numbers" else f"{value:.6f}" for value in row]

@@ -1,5 +1,5 @@
 """Records with labels, as arrays: images (MNIST from the package itself, others from TFDS data sets prepared on disk), tables
-with binary targets from CSV files, and data sets of one's own.
+from CSV files, whose targets are binary, a class or numbers, and data sets of one's own.
 
 A `Dataset` of images and a `Table` are read by their own functions; each becomes a `Labelled` data set, which is what training
 takes: inputs, labels, and a `Task` that says what labels mean, which loss they have and how predictions are evaluated. A data set

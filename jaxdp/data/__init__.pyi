@@ -18,9 +18,12 @@ from ._table import (
     Table as Table,
     chosen_columns as chosen_columns,
     declared_categories as declared_categories,
+    declared_classes as declared_classes,
+    read_classes as read_classes,
+    read_numbers as read_numbers,
     read_targets as read_targets,
     refuse_constant as refuse_constant,
 )
-from ._tasks import TASKS as TASKS, Classes as Classes, Targets as Targets, Task as Task
+from ._tasks import TASKS as TASKS, Classes as Classes, Numbers as Numbers, Targets as Targets, Task as Task
 from ._tfds import load_tfds as load_tfds
 from ._users import group_by_user as group_by_user, loss_of_user as loss_of_user

@@ -53,7 +53,7 @@ def read_columns(
         path: the file; its first line names the columns, and shows whether commas, semicolons or tabs divide them.
         chosen: columns to read, in this order; by default all but the ids.
         categories: the values that a column of text can have, by column; public knowledge, never read off the data.
-        otherwise: what an error about a cell that is no number says to do; by default to declare categories.
+        otherwise: what an error about a cell that is no number, or not declared, says to do; by default to declare categories.
 
     Returns:
         Its `Columns`.
@@ -144,18 +144,21 @@ def _parsed(
     columns = []
     for name, cells in zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True):
         if name in categories:
-            columns += _coded(path, name, cells, first_line, categories[name])
+            columns += _coded(path, name, cells, first_line, categories[name], otherwise)
         else:
             columns.append(_numbers(path, name, cells, first_line, otherwise))
     return np.stack(columns, axis=1).astype(np.float32) if columns else np.zeros((len(rows), 0), np.float32)
 
 
-def _coded(path: Path, name: str, cells: Sequence[str], first_line: int, known: Sequence[str]) -> list[np.ndarray]:
+def _coded(
+    path: Path, name: str, cells: Sequence[str], first_line: int, known: Sequence[str], otherwise: str | None
+) -> list[np.ndarray]:
     for i, cell in enumerate(cells):
         if cell not in known:
+            declare = f"declare it by --categories {name}={','.join([*known, cell])}"
             raise UsageError(
-                f"{path}, line {first_line + i}, column {name}: {cell!r} is not among its categories ({', '.join(known)}): "
-                f"declare it by --categories {name}={','.join([*known, cell])}"
+                f"{path}, line {first_line + i}, column {name}: {cell!r} is not among those declared ({', '.join(known)}): "
+                f"{otherwise or declare}"
             )
     array = np.array(cells)
     return [(array == value).astype(np.float64) for value in known]

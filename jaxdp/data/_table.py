@@ -1,7 +1,8 @@
-"""Tables: features and binary targets from CSV files, encoded by public rules alone.
+"""Tables: features and targets from CSV files, encoded by public rules alone.
 
 Numbers are scaled by bounds (`_scaling`), text is coded by declared categories (`_csv`), and what is missing is refused or put
-in the middle. The `Encoding` that did so is kept with a trained model, and encodes what it is to predict.
+in the middle. Targets are binary, one of several declared classes, or numbers. The `Encoding` that did so is kept with a trained
+model, and encodes what it is to predict.
 """
 
 from collections.abc import Sequence
@@ -10,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, UInt8
+from jaxtyping import Float32, Int32, UInt8
 
 from .. import _checks
 from .._errors import UsageError
 from ._csv import Columns, header_of, read_columns
 from ._labelled import Labelled
 from ._scaling import Bounds
-from ._tasks import Targets
+from ._tasks import Task
 
 
 @dataclass(frozen=True)
@@ -67,18 +68,23 @@ class Table:
     Attributes:
         name: what it is called.
         features: float32 [rows, features].
-        targets: uint8 [rows, targets], 0 or 1.
+        targets: as the task has them: uint8 [rows, targets], 0 or 1; int32 [rows], places in `classes`; or float32 [rows,
+            targets], in their unit.
+        task: what they say.
         encoding: how the features were encoded.
         id_name: what the column of ids is called.
         target_names: one a target.
+        classes: what the target can be, in the order of its numbers; None where it isn't one of classes.
     """
 
     name: str
     features: Float32[np.ndarray, "rows features"]
-    targets: UInt8[np.ndarray, "rows targets"]
+    targets: np.ndarray
+    task: Task
     encoding: Encoding
     id_name: str
     target_names: tuple[str, ...]
+    classes: tuple[str, ...] | None = None
 
     def labelled(self, train: np.ndarray, test: np.ndarray) -> Labelled:
         """The table as training sees it: some rows to train on, others, which are people held back, to evaluate on."""
@@ -87,13 +93,14 @@ class Table:
             name=self.name,
             train=pick(train),
             test=pick(test),
-            task=Targets(len(self.target_names)),
+            task=self.task,
             public_test=False,
             described={
                 "encoding": self.encoding.to_dict(),
                 "id": self.id_name,
                 "targets": self.target_names,
                 "features": self.features.shape[1],
+                **({} if self.classes is None else {"classes": self.classes}),
             },
         )
 
@@ -151,6 +158,17 @@ def declared_categories(declared: Sequence[str], columns: Sequence[str]) -> dict
     return found
 
 
+def declared_classes(declared: str) -> tuple[str, ...]:
+    """The classes of a target from "value,value"; raises `UsageError` for fewer than two, none of them empty or given twice."""
+    _checks.text("declared", declared)
+    classes = tuple(declared.split(","))
+    if len(classes) < 2 or "" in classes or len(set(classes)) < len(classes):
+        raise UsageError(
+            f"--classes={declared} is not of the form value,value: name each class once, two or more, such as low,middle,high"
+        )
+    return classes
+
+
 def read_targets(
     path: Path, ids: tuple[str, ...], columns: Sequence[str] | None = None
 ) -> tuple[UInt8[np.ndarray, "rows targets"], tuple[str, ...]]:
@@ -167,11 +185,84 @@ def read_targets(
     Raises:
         UsageError: as `read_columns` does; for ids that don't match, values other than 0 and 1, and more targets than rows.
     """
+    raw = read_columns(path, columns, otherwise="a binary target is 0 or 1; for classes give --classes a,b,c")
+    values = _in_order(path, ids, raw, raw.names)
+    rows, places = np.nonzero((values != 0) & (values != 1))
+    if len(rows):
+        raise UsageError(
+            f"{path}, id {ids[rows[0]]}, column {raw.names[places[0]]}: {values[rows[0], places[0]]:g} is not a binary target: "
+            "give 0 or 1, or --target-bounds LOW HIGH for numbers, --classes a,b,c for classes"
+        )
+    return values.astype(np.uint8), raw.names
+
+
+def read_classes(
+    path: Path, ids: tuple[str, ...], classes: Sequence[str], columns: Sequence[str] | None = None
+) -> tuple[Int32[np.ndarray, " rows"], tuple[str, ...]]:
+    """A target of several classes in the order of the features' ids.
+
+    Args:
+        path: the CSV file, its first column the ids.
+        ids: of the features.
+        classes: what the target can be; public knowledge, never read off the data.
+        columns: the one that is the target; by default the only one.
+
+    Returns:
+        int32 [rows], places in `classes`, and the target's name, alone in a tuple.
+
+    Raises:
+        UsageError: as `read_columns` does; for ids that don't match, and another number of columns than one.
+    """
+    _checks.texts("classes", classes)
+    if columns is not None:
+        _checks.texts("columns", columns)
+    names = tuple(header_of(path)[1:] if columns is None else columns)
+    if len(names) != 1:
+        raise UsageError(
+            f"--classes are of one target, and {len(names)} are named ({', '.join(names[:5])}): name one by --target-columns, or "
+            "leave one beside the ids in --targets"
+        )
+    raw = read_columns(
+        path, names, {names[0]: tuple(classes)}, otherwise="give all classes that there are to --classes"
+    )
+    return _in_order(path, ids, raw, names).argmax(axis=1).astype(np.int32), names
+
+
+def read_numbers(
+    path: Path, ids: tuple[str, ...], columns: Sequence[str] | None = None
+) -> tuple[Float32[np.ndarray, "rows targets"], tuple[str, ...]]:
+    """Targets that are numbers in the order of the features' ids.
+
+    Args:
+        path: the CSV file, its first column the ids.
+        ids: of the features.
+        columns: those that are targets; by default all.
+
+    Returns:
+        float32 [rows, targets], as they stand in the file, and the targets' names.
+
+    Raises:
+        UsageError: as `read_columns` does; for ids that don't match, missing numbers, and more targets than rows.
+    """
+    raw = read_columns(
+        path, columns, otherwise="--target-bounds are of numbers; for classes give --classes a,b,c instead"
+    )
+    values = _in_order(path, ids, raw, raw.names)
+    rows, places = np.nonzero(~np.isfinite(values))
+    if len(rows):
+        raise UsageError(
+            f"{path} has {len(rows)} targets that are missing or too large for float32, the first at id {ids[rows[0]]}, column "
+            f"{raw.names[places[0]]}: leave such records out, of the features, too"
+        )
+    return values, raw.names
+
+
+def _in_order(path: Path, ids: tuple[str, ...], raw: Columns, names: tuple[str, ...]) -> np.ndarray:
+    """The values of targets with these names in the order of the features' ids."""
     _checks.texts("ids", ids)
-    raw = read_columns(path, columns, otherwise="a binary target is 0 or 1")
-    if not raw.names:
+    if not names:
         raise UsageError("columns names no target: name one or more, or leave it out for all")
-    if twice := [name for name in raw.names if raw.names.count(name) > 1]:
+    if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"columns names {twice[0]} twice: name each target once")
     known = {name: place for place, name in enumerate(raw.ids)}
     missing = [name for name in ids if name not in known]
@@ -181,18 +272,9 @@ def read_targets(
             f"{path} has the targets of other records than the features: {len(missing)} ids of the features are missing there "
             f"({', '.join(missing[:3]) or 'none'}), and {len(extra)} are there alone ({', '.join(extra[:3]) or 'none'})"
         )
-    values = raw.values[[known[name] for name in ids]]
-    rows, places = np.nonzero((values != 0) & (values != 1))
-    if len(rows):
-        raise UsageError(
-            f"{path}, id {ids[rows[0]]}, column {raw.names[places[0]]}: {values[rows[0], places[0]]:g} is not a binary target: "
-            "give 0 or 1"
-        )
-    if values.shape[1] > values.shape[0]:
-        raise UsageError(
-            f"{path} has {values.shape[1]} targets and {values.shape[0]} rows: give more rows than targets"
-        )
-    return values.astype(np.uint8), raw.names
+    if len(names) > len(ids):
+        raise UsageError(f"{path} has {len(names)} targets and {len(ids)} rows: give more rows than targets")
+    return raw.values[[known[name] for name in ids]]
 
 
 def refuse_constant(raw: Columns, path: Path) -> None:

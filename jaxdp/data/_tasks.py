@@ -4,6 +4,7 @@ A data set has a task (`Labelled.task`), and a model's outputs are read by it: n
 the tasks by the names that a run's folder gives them.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -18,10 +19,16 @@ from .._errors import UsageError
 
 Loss = tuple[Float[Array, ""], Float[Array, ""]]
 
+_LARGEST = 1e30  # of a number's size, so that float32 has what is computed of it,
+_CLOSEST = 1e-4  # and of bounds, beside their size, so that it tells a thousand values between them apart
+
 
 @runtime_checkable
 class Task(Protocol):
     """How a model's outputs are understood: a frozen dataclass whose fields JSON can hold.
+
+    Where the second figure of `loss` and `evaluate` is no accuracy, a method `figures(loss, second) -> dict[str, float]` names
+    what a run tells of both, the loss as "loss", as that of `Numbers` does.
 
     Attributes:
         kind: its name in `TASKS`.
@@ -167,4 +174,92 @@ class Targets:
         return float(loss.mean()), float(((p > 0.5) == (labels > 0)).mean())
 
 
-TASKS: dict[str, type[Task]] = {kind.kind: kind for kind in (Classes, Targets)}
+@dataclass(frozen=True)
+class Numbers:
+    r"""Several numbers a record, within bounds that are known without the data: squared errors, added up.
+
+    A target \(y\) is scaled to \(\mathrm{clip}((y - m) / h, -1, 1)\), where m is the middle of the bounds and h half their
+    distance, and an output is an estimate of that. What is predicted, and held against targets that are not clipped, is
+    \(m + h \, \mathrm{clip}(\text{output}, -1, 1)\), in the targets' unit.
+
+    Args:
+        count: how many targets there are; labels are numbers, [n, count], in their unit.
+        lower: the least that a target can be, in that unit.
+        upper: the largest.
+
+    Raises:
+        UsageError: for a count that is not above 0, and bounds that aren't finite and in order, or not apart in float32.
+
+    Examples:
+        >>> import numpy as np
+        >>> task = Numbers(1, 0.0, 200.0)
+        >>> loss, mean_absolute_error = task.evaluate(np.array([[50.0], [90.0]]), np.array([[60.0], [110.0]]))
+        >>> round(task.figures(loss, mean_absolute_error)["rmse"], 2), mean_absolute_error
+        (15.81, 15.0)
+    """
+
+    count: int
+    lower: float
+    upper: float
+
+    kind: ClassVar[str] = "numbers"
+
+    def __post_init__(self) -> None:
+        _checks.count("count", self.count, "give the number of targets")
+        fix = "give numbers such as 0 100"
+        lower, upper = _checks.real("lower", self.lower, fix), _checks.real("upper", self.upper, fix)
+        if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
+            raise UsageError(f"--target-bounds={lower} {upper} must be finite, the lower one first: such as 0 100")
+        largest = max(abs(lower), abs(upper))
+        if largest > _LARGEST or upper - lower < max(_CLOSEST * largest, 1 / _LARGEST):
+            raise UsageError(
+                f"--target-bounds={lower} {upper} are too close together, or too large or small, for float32, which has seven "
+                "digits: give targets in another unit, or less a constant"
+            )
+
+    @property
+    def outputs(self) -> int:
+        """An estimate of each target."""
+        return self.count
+
+    @property
+    def targets(self) -> int:
+        """All."""
+        return self.count
+
+    @property
+    def _middle(self) -> float:
+        return (self.lower + self.upper) / 2
+
+    @property
+    def _half(self) -> float:
+        return (self.upper - self.lower) / 2
+
+    def check_labels(self, labels: np.ndarray) -> None:
+        """Refuse what is no finite number."""
+        if labels.ndim != 2 or labels.shape[1] != self.count or not np.isfinite(labels).all():
+            raise UsageError(
+                f"labels have shape {labels.shape} and dtype {labels.dtype}: give finite numbers, [n, {self.count}], one a target"
+            )
+
+    def loss(self, logits: Float[Array, " outputs"], label: Any) -> Loss:
+        """Added up over the targets, as binary ones' is; and the mean absolute error, in the targets' unit."""
+        scaled = ((label.astype(jnp.float32) - self._middle) / self._half).clip(-1, 1)
+        errors = jnp.abs(logits.clip(-1, 1) - scaled)
+        return jnp.square(logits - scaled).sum(), self._half * errors.mean(dtype=jnp.float32)
+
+    def probabilities(self, logits: Float[Array, " outputs"]) -> Float[Array, " outputs"]:
+        """The estimates, in the targets' unit and within their bounds: no probabilities."""
+        return self._middle + self._half * logits.clip(-1, 1)
+
+    def evaluate(self, probabilities: Float[np.ndarray, "n outputs"], labels: np.ndarray) -> tuple[float, float]:
+        """(mean squared error in units of half the bounds' distance, mean absolute error in the targets' unit)."""
+        errors = probabilities.astype(np.float64) - labels
+        return float(np.square(errors / self._half).mean()), float(np.abs(errors).mean())
+
+    def figures(self, loss: float, mean_absolute_error: float) -> dict[str, float]:
+        """The loss, and in the targets' unit the root mean squared error, "rmse", and the mean absolute error, "mae"."""
+        return {"loss": loss, "rmse": self._half * math.sqrt(loss), "mae": mean_absolute_error}
+
+
+TASKS: dict[str, type[Task]] = {kind.kind: kind for kind in (Classes, Targets, Numbers)}

@@ -64,7 +64,8 @@ class Classifier:
             drops units.
         probabilities: `probabilities(params, prepared [n, ...]) -> float32 [n, classes]`, in batches, on the host.
         predict: the same of inputs that are not prepared.
-        evaluate: `evaluate(probabilities, labels) -> (mean loss of a target, accuracy)`.
+        evaluate: `evaluate(probabilities, labels) -> (mean loss of a target, accuracy)`, or what the task has in its place.
+        figures: `figures(loss, accuracy)`: what a run tells of both, by name.
         described: what `classifier_of` makes it again from, in JSON.
         targets: over how many targets an example's loss is added up.
     """
@@ -77,6 +78,7 @@ class Classifier:
     probabilities: Callable[[Any, Num[Array | np.ndarray, "n ..."]], Float[np.ndarray, "n classes"]]
     predict: Callable[[Any, Num[np.ndarray, "n ..."]], Float[np.ndarray, "n classes"]]
     evaluate: Callable[[Float[np.ndarray, "n classes"], np.ndarray], tuple[float, float]]
+    figures: Callable[[float, float], dict[str, float]]
     described: dict[str, Any]
     targets: int = 1
 
@@ -151,6 +153,7 @@ def classifier(
         partial(_in_batches, batch_probabilities),
         partial(_in_batches, batch_predictions),
         task.evaluate,
+        getattr(task, "figures", _loss_and_accuracy),
         {
             "model": name,
             "architecture": architecture,
@@ -259,6 +262,10 @@ def _drops_units(network: nn.Module, params: Params, example: Example) -> bool:
     except flax.errors.InvalidRngError:
         return True
     return False
+
+
+def _loss_and_accuracy(loss: float, accuracy: float) -> dict[str, float]:
+    return {"loss": loss, "accuracy": accuracy}
 
 
 def _taken_by(name: str) -> str | None:

@@ -42,10 +42,10 @@ class Dense(nn.Module):
     """Dense layers with dropout, as the drug-response tutorial has them: 2048 - 1048 - targets.
 
     In batch normalisation's place, which mixes records, each record is normalised on its own (`LayerNorm`), after each hidden
-    layer. Without hidden layers it is logistic regression.
+    layer. Without hidden layers it is logistic regression, or for numbers a linear one.
 
     Attributes:
-        num_classes: how many logits to return, one a target.
+        num_classes: how many logits to return, one a target, or a class.
         activation: between layers.
         hidden: widths of the hidden layers.
         dropout: the probability with which a hidden unit is dropped in training.

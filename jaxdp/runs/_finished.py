@@ -35,6 +35,8 @@ class FinishedRun:
         encoding: how a table's features are encoded; None for images.
         id_name: what a table's first column is called; None for images.
         target_names: a table's targets; None for images.
+        classes: what a table's one target can be, in the order of the probabilities; None where it isn't one of classes.
+        task: what predictions are, by its name in `jaxdp.data.TASKS`: "classes", "targets" or "numbers".
     """
 
     path: Path
@@ -50,16 +52,18 @@ class FinishedRun:
     encoding: Encoding | None = None
     id_name: str | None = None
     target_names: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
+    task: str = "classes"
 
     def predict(self, inputs: Num[np.ndarray, "n ..."]) -> Float[np.ndarray, "n classes"]:
-        """Class probabilities of images, or target probabilities of a table's features.
+        """Class probabilities of images; of a table's features targets' or classes' probabilities, or numbers in their unit.
 
         Args:
             inputs: images, uint8 [n, height, width, channels], or [n, height, width] for one channel; or features as
                 `encoding.read` gives them, float32 [n, features].
 
         Returns:
-            float32 [n, classes], or [n, targets].
+            float32 [n, classes], or [n, targets]; of numbers, estimates within the bounds that were declared.
 
         Raises:
             UsageError: for inputs of another shape or dtype than the model was trained on.
@@ -105,6 +109,7 @@ def load_run(path: str | Path) -> FinishedRun:
         shape, dtype = tuple(config["network"]["input_shape"]), config["network"]["input_dtype"]
         encoding = Encoding.from_dict(described["encoding"]) if table else None
         target_names = tuple(described["targets"]) if table else None
+        classes = tuple(described["classes"]) if "classes" in described else None
     params, step = _newest(folder, config, jax.eval_shape(model.init, jax.random.key(0)))
     statement = folder.path / "statement.txt"
     return FinishedRun(
@@ -121,6 +126,8 @@ def load_run(path: str | Path) -> FinishedRun:
         encoding=encoding,
         id_name=described.get("id"),
         target_names=target_names,
+        classes=classes,
+        task=config["network"]["task"]["kind"],
     )
 
 

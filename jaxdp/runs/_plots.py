@@ -8,9 +8,11 @@ import numpy as np
 from ..accounting import accountants_of, epsilon_at_interval
 from ..dpsgd._run import DPSGD
 from ._pictures import COLORS, new_figure, panels, save_figure
+from ._report import figure_of
 
 _POINTS = 12
 _INTERVAL = 1e-3  # of a privacy loss: ten times faster than dp-accounting's own, and never below the truth
+_COMPARED = {"test_accuracy": ("test accuracy (%)", 100), "test_rmse": ("test root mean squared error", 1)}
 _NAMES = {"rdp": "RDP", "pld": "PLD"}
 
 
@@ -28,7 +30,10 @@ def plot_metrics(records: list[dict[str, Any]], title: str, path: Path) -> None:
     private = bool(records) and records[-1]["epsilon"] is not None
     figure = new_figure(12 if private else 8)
     axes = panels(figure, 1, 3 if private else 2)
-    for axis, name, unit in ((axes[0], "loss", "cross-entropy (nats)"), (axes[1], "accuracy", "accuracy (%)")):
+    of_numbers = any("train_rmse" in record for record in records)
+    second = ("rmse", "root mean squared error") if of_numbers else ("accuracy", "accuracy (%)")
+    first = "squared error (of scaled targets)" if of_numbers else "cross-entropy (nats)"
+    for axis, name, unit in ((axes[0], "loss", first), (axes[1], *second)):
         scale = 100 if name == "accuracy" else 1
         for split, style in (("train", "--"), ("test", "-")):
             values = [scale * record[f"{split}_{name}"] for record in records]
@@ -73,38 +78,45 @@ def plot_epsilon(run: DPSGD, delta: float, path: Path) -> None:
 
 
 def plot_comparison(runs: list[dict[str, Any]], path: Path) -> None:
-    """Draw test accuracy against ε for finished runs; those without privacy as lines across.
+    """Draw test accuracy against ε for finished runs, beside it the error of predicted numbers; those without privacy as lines.
 
     Args:
-        runs: with name, test_accuracy, epsilon (None without privacy), accountant and delta.
+        runs: with name, test_accuracy or test_rmse, epsilon (None without privacy), accountant and delta.
         path: where to write the picture, all or nothing.
     """
-    figure = new_figure(7)
-    axis = panels(figure)
+    names = [name for name in _COMPARED if any(figure_of(run) == name for run in runs)]
+    figure = new_figure(7 * len(names))
+    for name, axis in zip(names, panels(figure, 1, len(names), squeeze=False)[0], strict=True):
+        _compare_on(axis, [run for run in runs if figure_of(run) == name], name)
+    save_figure(figure, path)
+
+
+def _compare_on(axis: Any, runs: list[dict[str, Any]], name: str) -> None:
+    """One panel of `plot_comparison`, of runs that are compared by the same figure."""
+    label, scale = _COMPARED[name]
     private = [run for run in runs if run["epsilon"] is not None]
     for run in private:
-        axis.plot(run["epsilon"], 100 * run["test_accuracy"], "o", markersize=5)
+        axis.plot(run["epsilon"], scale * run[name], "o", markersize=5)
         axis.annotate(
             run["name"],
-            (run["epsilon"], 100 * run["test_accuracy"]),
+            (run["epsilon"], scale * run[name]),
             fontsize=7,
             xytext=(4, -9),
             textcoords="offset points",
         )
     for run in runs:
         if run["epsilon"] is None:
-            axis.axhline(100 * run["test_accuracy"], linestyle="--", linewidth=1, color="gray")
+            axis.axhline(scale * run[name], linestyle="--", linewidth=1, color="gray")
             axis.annotate(
                 f"{run['name']} (no privacy)",
-                (0.01, 100 * run["test_accuracy"]),
+                (0.01, scale * run[name]),
                 fontsize=7,
                 xycoords=("axes fraction", "data"),
             )
     deltas = sorted({f"{run['delta']:g}" for run in private})
     accountants = sorted({_NAMES[run["accountant"]] for run in private})
     axis.set_xlabel(f"ε at δ = {', '.join(deltas)} ({', '.join(accountants)})" if private else "ε")
-    axis.set_ylabel("test accuracy (%)")
+    axis.set_ylabel(label)
     axis.margins(0.15)
     axis.set_xlim(left=0)
     axis.grid(alpha=0.3)
-    save_figure(figure, path)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, track
@@ -10,6 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 _SECONDS_BETWEEN_UPDATES = 0.5
+_FIGURES = {  # what a run tells of its predictions: in words, and to how many digits
+    "accuracy": ("accuracy", ".2%"),
+    "loss": ("loss", ".5f"),
+    "rmse": ("root mean squared error", ".5g"),
+    "mae": ("mean absolute error", ".5g"),
+}
 _WIDE, _NARROW = 110, 90  # columns of a terminal: for all and a bar, and for all
 
 
@@ -69,6 +76,17 @@ def progress_display(console: Console, steps: int, done: int) -> Iterator[Progre
 def say(console: Console, text: str) -> None:
     """A sentence or more: broken at words where a terminal is too narrow, and not at all in a file; brackets are no markup."""
     console.print(text, highlight=False, markup=False, soft_wrap=not console.is_terminal)
+
+
+def shown_figure(name: str, value: Any) -> tuple[str, str]:
+    """What a figure is called, by its name with or without test_, and how it is shown."""
+    words, digits = _FIGURES[name.removeprefix("test_")]
+    return words, f"{value:{digits}}"
+
+
+def figure_of(run: dict[str, Any]) -> str:
+    """The figure by which a run, or its summary, is compared: an accuracy, or the error of predicted numbers."""
+    return "test_accuracy" if run.get("test_rmse") is None else "test_rmse"
 
 
 def two_columns(title: str, rows: Iterable[tuple[str, str]]) -> Table:

@@ -58,6 +58,8 @@ WITHOUT_EFFECT: list[tuple[type, list[str], dict[str, str]]] = [
             "features": "f.csv",
             "targets": "t.csv",
             "target-columns": "a",
+            "classes": "a,b",
+            "target-bounds": "0 9",
             "columns": "c.txt",
             "categories": "a=b,c",
             "bounds": "0 1",

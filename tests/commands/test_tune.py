@@ -16,7 +16,7 @@ from jaxdp.accounting._orders import costs_no_more, ruled_out_above
 from jaxdp.commands.train._results import published
 from jaxdp.commands.tune import TuneOptions
 from jaxdp.commands.tune._price import price
-from jaxdp.commands.tune._score import _of_classes, _of_targets
+from jaxdp.commands.tune._score import of_classes, of_numbers, of_targets
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
 SMALL = [
@@ -164,15 +164,17 @@ def test_an_event_that_costs_more_at_any_order_is_not_covered() -> None:
 
 def test_one_record_more_moves_a_score_by_one_at_most() -> None:
     rng = np.random.default_rng(0)
-    of_classes = rng.dirichlet(np.full(5, 0.1), 1000)
-    right = _of_classes(of_classes, rng.integers(0, 5, 1000))
-    of_targets = _of_targets(rng.random((1000, 3)), rng.integers(0, 2, (1000, 3)))
-    for each in (right, of_targets):
+    of_each = (
+        of_classes({}, rng.dirichlet(np.full(5, 0.1), 1000), rng.integers(0, 5, 1000)),
+        of_targets({}, rng.random((1000, 3)), rng.integers(0, 2, (1000, 3))),
+        of_numbers({"lower": -2.0, "upper": 6.0}, rng.uniform(-2, 6, (1000, 2)), rng.normal(0, 9, (1000, 2))),
+    )
+    for each in of_each:
         assert each.shape == (1000,)
         assert (each >= 0).all()
         assert (each <= 1).all()
-    assert _of_classes(np.eye(5), np.arange(5)).tolist() == [1.0] * 5
-    assert _of_classes(np.eye(5), (np.arange(5) + 1) % 5).tolist() == [0.0] * 5
+    assert of_classes({}, np.eye(5), np.arange(5)).tolist() == [1.0] * 5
+    assert of_classes({}, np.eye(5), (np.arange(5) + 1) % 5).tolist() == [0.0] * 5
 
 
 def test_a_summary_of_people_held_back_is_not_published() -> None:

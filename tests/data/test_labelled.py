@@ -72,6 +72,24 @@ def test_a_targets_loss_is_added_up_and_evaluated_per_target() -> None:
     assert task.outputs == task.targets == 4
 
 
+def test_a_numbers_loss_is_the_squared_error_of_what_is_within_bounds() -> None:
+    """Two targets from 10 to 50: their middle is 30, and half their distance 20."""
+    logits = np.array([[0.0, 0.5], [-2.0, 1.0], [1.5, -0.25]], np.float32)
+    labels = np.array([[30.0, 50.0], [5.0, 60.0], [50.0, 20.0]], np.float32)
+    task = data.Numbers(2, 10.0, 50.0)
+    losses, errors = jax.vmap(task.loss)(jnp.asarray(logits), jnp.asarray(labels))
+    np.testing.assert_allclose(
+        losses, [0.5**2, 1, 0.5**2 + 0.25**2], rtol=1e-6
+    )  # -2 is 1 too low for what is clamped to -1
+    np.testing.assert_allclose(errors, [5, 0, 2.5], rtol=1e-6)  # and no error, once it is clamped itself
+    found = np.asarray(jax.vmap(task.probabilities)(jnp.asarray(logits)))
+    np.testing.assert_allclose(found, [[30, 40], [10, 50], [50, 25]], rtol=1e-6)
+    loss, error = task.evaluate(found, labels)
+    assert error == pytest.approx((10 + 5 + 10 + 5) / 6)
+    assert task.figures(loss, error)["rmse"] == pytest.approx(np.sqrt((10**2 + 5**2 + 10**2 + 5**2) / 6))
+    assert task.outputs == task.targets == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -84,6 +102,7 @@ def test_a_targets_loss_is_added_up_and_evaluated_per_target() -> None:
         ({"test": (INPUTS[:, :1], CLASSES)}, "float32 [1] in test"),
         ({"task": data.Classes(2)}, "labels hold 2, and of 2 classes one is a number from 0 to 1"),
         ({"task": data.Targets(3)}, "give 0 or 1, [n, 3]"),
+        ({"task": data.Numbers(3, 0.0, 1.0)}, "give finite numbers, [n, 3]"),
         ({"task": "classes"}, "give a task such as jaxdp.data.Classes(10)"),
         ({"name": 3}, "name=3"),
     ],
@@ -102,7 +121,7 @@ def test_a_function_that_gives_no_data_set_is_named(monkeypatch: pytest.MonkeyPa
         data.load_labelled("mine")
 
 
-@pytest.mark.parametrize("make", [lambda: data.Classes(1), lambda: data.Targets(0)])
+@pytest.mark.parametrize("make", [lambda: data.Classes(1), lambda: data.Targets(0), lambda: data.Numbers(0, 0.0, 1.0)])
 def test_a_task_without_anything_to_tell_apart_is_refused(make: Any) -> None:
     with pytest.raises(jaxdp.UsageError, match="count="):
         make()

@@ -48,6 +48,16 @@ def test_targets_are_brought_into_the_order_of_the_features(tmp_path: Path) -> N
     assert names == ("ill",)
 
 
+def test_classes_and_numbers_are_brought_into_that_order_too(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "id,kind,size,weight\nc,small,1.5,-1\na,big,2,7\nb,small,-3,8\n")
+    places, names = data.read_classes(path, ("a", "b", "c"), ("small", "middle", "big"), ["kind"])
+    np.testing.assert_array_equal(places, [2, 0, 0])
+    assert names == ("kind",)
+    numbers, names = data.read_numbers(path, ("a", "b", "c"), ["weight", "size"])
+    np.testing.assert_array_equal(numbers, [[7, 2], [8, -3], [-1, 1.5]])
+    assert names == ("weight", "size")
+
+
 def test_an_encoding_survives_json(tmp_path: Path) -> None:
     import json
 
@@ -70,7 +80,7 @@ def test_columns_are_chosen_by_name_or_by_number(tmp_path: Path) -> None:
         ("id,sex,age,dose\n", "no rows"),
         ("id,sex,age,dose\na,f,30,1\na,f,31,2\n", "id 'a' twice"),
         ("id,sex,age,dose\na,f,30\n", "line 2: 3 cells where the first line has 4"),
-        ("id,sex,age,dose\na,f,30,1\nb,x,30,1\n", "line 3, column sex: 'x' is not among its categories"),
+        ("id,sex,age,dose\na,f,30,1\nb,x,30,1\n", "line 3, column sex: 'x' is not among those declared (f, m)"),
         ("id,sex,age,dose\na,f,30,1\nb,m,old,1\n", "line 3, column age: 'old' is not a finite number"),
         ("id,sex,age,dose\na,f,30,1e999\n", "line 2, column dose: '1e999' is not a finite number"),
         ("id,sex,age\na,f,30\n", "no column dose"),

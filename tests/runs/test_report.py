@@ -1,9 +1,11 @@
 """What a run shows on a terminal of any width, and in a file."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
+from command import refused
 from rich.console import Console
 
 from jaxdp.commands._compare import comparison_tables
@@ -14,7 +16,6 @@ EPOCH = {
     "epoch": 12,
     "steps_per_second": 13.5,
     "train_loss": 0.939,
-    "train_accuracy": 0.8528,
     "epsilon": 0.734,
 }
 SUMMARY = {
@@ -35,16 +36,22 @@ def terminal(width: int) -> tuple[Console, io.StringIO]:
     return Console(file=out, width=width, force_terminal=True, color_system=None), out
 
 
+@pytest.mark.parametrize(
+    ("figures", "shown"),
+    [({"train_accuracy": 0.8528}, ("85.28%",)), ({"train_rmse": 123.456, "test_rmse": 1e6}, ("123.46", "1e+06"))],
+)
 @pytest.mark.parametrize("width", [60, 80, 100, 140])
-def test_the_bar_keeps_its_numbers_at_every_width(width: int) -> None:
+def test_the_bar_keeps_its_numbers_at_every_width(
+    width: int, figures: dict[str, float], shown: tuple[str, ...]
+) -> None:
     console, out = terminal(width)
     with progress_display(console, 600, 0) as display:
-        display.update(123, status_line(EPOCH, 40, narrow=display.narrow))
+        display.update(123, status_line({**EPOCH, **figures}, 40, narrow=display.narrow))
         display._progress.refresh()
-    shown = next(line for line in out.getvalue().replace("\r", "\n").splitlines() if "123/600" in line)
-    assert all(number in shown for number in ("12/40", "0.939", "0.734"))
-    assert ("85.28%" in shown) == (width >= 90)
-    assert "…" not in shown
+    said = next(line for line in out.getvalue().replace("\r", "\n").splitlines() if "123/600" in line)
+    assert all(number in said for number in ("12/40", "0.939", "0.734"))
+    assert all((figure in said) == (width >= 90) for figure in shown)
+    assert "…" not in said
 
 
 @pytest.mark.parametrize("width", [60, 80])
@@ -73,13 +80,17 @@ def test_brackets_are_no_markup_in_a_table() -> None:
         ({}, "test accuracy"),
         ({"evaluated_on": "the test set"}, "test accuracy"),
         ({"evaluated_on": "examples held back"}, "held-back accuracy"),
-        ({"evaluated_on": "examples held back", "base_rate_loss": 0.7}, "0.5000, 0.7000 by base rates alone"),
+        ({"evaluated_on": "examples held back", "base_rate_loss": 0.7}, "0.50000, 0.70000 by base rates alone"),
     ],
 )
 def test_accuracy_is_called_by_what_it_is_of(also: dict[str, Any], said: str) -> None:
     console, out = terminal(80)
     console.print(summary_table({**SUMMARY, **also}))
     assert said in out.getvalue()
+
+
+def test_a_comparison_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "needs folders of finished runs" in refused(["compare", "--output", str(tmp_path / "c.png")], capsys)
 
 
 def test_runs_on_other_data_are_compared_in_tables_of_their_own_within_80_columns() -> None:
@@ -93,12 +104,22 @@ def test_runs_on_other_data_are_compared_in_tables_of_their_own_within_80_column
             "test_accuracy": 0.98,
         },
         {**run, "name": "csv-dense", "dataset": "csv", "evaluated_on": "examples held back", "test_accuracy": 0.97},
+        {
+            **run,
+            "name": "prices",
+            "dataset": "csv",
+            "evaluated_on": "examples held back",
+            "test_accuracy": None,
+            "test_rmse": 59.5,
+        },
         {**run, "name": "other", "dataset": "mnist", "evaluated_on": "the test set", "test_accuracy": 0.96},
     ]
     console, out = terminal(80)
     tables = comparison_tables(runs, wide=False)
     for table in tables:
         console.print(table)
-    assert len(tables) == 2
+    assert len(tables) == 3
+    assert "finished runs on csv, by root mean squared error on examples held back" in " ".join(out.getvalue().split())
+    assert "59.5" in out.getvalue()
     assert "finished runs on csv, by accuracy on examples held back" in " ".join(out.getvalue().split())
     assert "mnist-scattering-20261126-000000" in out.getvalue()

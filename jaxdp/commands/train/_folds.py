@@ -16,6 +16,7 @@ from ...runs._folder import PRIVATE, RunFolder, new_path
 from ...runs._report import say, two_columns
 from ._ledger import read_ledger
 from ._options import TrainOptions
+from ._report import figure_rows
 from ._train import train, train_in_folder
 
 
@@ -25,17 +26,26 @@ class Folds:
 
     Attributes:
         runs: the K finished runs.
-        test_loss: mean of their losses on the records that they hadn't seen.
-        test_accuracy: the same of accuracies.
+        figures: means of what they predicted of the records that they hadn't seen, and of base rates' figures beside it, by the
+            names that a summary has: test_loss and test_accuracy, or for numbers test_loss, test_rmse and test_mae.
         epsilon: what all K models cost a record together; None without privacy.
         statement: the same in words; None without privacy.
     """
 
     runs: tuple[FinishedRun, ...]
-    test_loss: float
-    test_accuracy: float
+    figures: dict[str, float]
     epsilon: float | None
     statement: str | None
+
+    @property
+    def test_loss(self) -> float:
+        """Mean of their losses on the records that they hadn't seen."""
+        return self.figures["test_loss"]
+
+    @property
+    def test_accuracy(self) -> float:
+        """The same of accuracies; NaN of numbers, which have none."""
+        return self.figures.get("test_accuracy", float("nan"))
 
 
 def train_folds(options: TrainOptions, console: Console | None = None) -> Folds:
@@ -86,7 +96,8 @@ def _check_folder(path: Path) -> None:
 
 
 def _put_together(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> Folds:
-    of_runs = {name: [_summary(run)[name] for run in runs] for name in ("test_loss", "test_accuracy")}
+    names = [name for name in _summary(runs[0]) if name.startswith(("test_", "base_rate_"))]
+    figures = {name: float(np.mean([_summary(run)[name] for run in runs])) for name in names}
     epsilon, statement = None, None
     if options.dp:
         epsilon = _cost(options, runs)
@@ -94,17 +105,14 @@ def _put_together(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> Folds
             f"Each of the {len(runs)} models was trained without one part of the records, so that every record was used by "
             f"{len(runs) - 1} of them. Whoever sees all models learns of a record at most what ε = {rounded_up(epsilon)} at δ = "
             f"{options.delta:g} allows, since each has noise of its own; of one model alone, what its own statement says. "
-            "The losses and accuracies are computed on records without noise: they are not covered, and lie in the folder "
-            f"{PRIVATE}/."
+            f"What was measured on records is without noise: it is not covered, and lies in the folder {PRIVATE}/."
         )
         if options.patience is not None:
             statement += (
                 " Each model's end was chosen by its loss on the part that it was trained without (--patience): that is not "
                 "covered either."
             )
-    return Folds(
-        runs, float(np.mean(of_runs["test_loss"])), float(np.mean(of_runs["test_accuracy"])), epsilon, statement
-    )
+    return Folds(runs, figures, epsilon, statement)
 
 
 def _cost(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> float:
@@ -127,21 +135,18 @@ def _summary(run: FinishedRun) -> dict[str, Any]:
 
 
 def _rows(folds: Folds) -> list[tuple[str, str]]:
-    losses = [_summary(run)["test_loss"] for run in folds.runs]
-    rows = [
-        ("test loss", f"{folds.test_loss:.5f}, from {min(losses):.5f} to {max(losses):.5f}"),
-        ("test accuracy", f"{folds.test_accuracy:.2%}"),
-    ]
+    rows = [*figure_rows([_summary(run) for run in folds.runs])]
     if folds.epsilon is not None:
         rows.append(("ε of all models", f"{folds.epsilon:.5f}"))
     return rows
 
 
 def _write(path: Path, options: TrainOptions, folds: Folds) -> None:
-    """Write what may be published to folds.json, all to private/folds.json: losses and accuracies are of people held back."""
+    """Write what may be published to folds.json, all to private/folds.json: figures are of people held back."""
     folder = RunFolder(path)
     content = {"epsilon": folds.epsilon, "statement": folds.statement, "delta": options.delta if options.dp else None}
-    results = {"test_loss": folds.test_loss, "test_accuracy": folds.test_accuracy}
-    folder.write_json(f"{PRIVATE}/folds.json", results | content | {"folds": [_summary(run) for run in folds.runs]})
+    folder.write_json(
+        f"{PRIVATE}/folds.json", folds.figures | content | {"folds": [_summary(run) for run in folds.runs]}
+    )
     published = [RunFolder(run.path).read_json("summary.json") for run in folds.runs]
     folder.write_json("folds.json", content | {"folds": published})

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from ... import _checks, models
+from ... import _checks, data, models
 from ..._errors import UsageError
 from .._effects import CUTTING, Effect, check_effects
 from .._one_of_several import Coordinator, Distributed, NumProcesses, OneOfSeveral, ProcessId
@@ -23,6 +23,8 @@ _OF_TABLES = (
         "features",
         "targets",
         "target_columns",
+        "classes",
+        "target_bounds",
         "columns",
         "categories",
         "bounds",
@@ -136,9 +138,16 @@ class TrainOptions(OneOfSeveral):
     features: Path | None = None
     """with --dataset csv: the file of features, ids in its first column"""
     targets: Path | None = None
-    """with --dataset csv: the file of binary targets, with the same ids"""
+    """with --dataset csv: the file of targets, with the same ids: 0 or 1, or what --classes or --target-bounds say"""
     target_columns: tuple[str, ...] = ()
-    """with --dataset csv: the columns of --features that are the binary targets, in the place of a file of their own"""
+    """with --dataset csv: the columns of --features that are the targets, in the place of a file of their own"""
+    classes: str | None = None
+    """with --dataset csv: what the one column of targets can hold, as value,value,value; public knowledge, never read off the
+    data. The loss is the cross-entropy of a softmax; by default each target is 0 or 1"""
+    target_bounds: tuple[float, float] | None = None
+    """with --dataset csv: targets are numbers, and these the least and the largest that one can be, in the targets' unit, known
+    without the data, for all targets alike. To train, numbers are clamped to them and scaled to [-1, 1]; the loss is squared
+    error"""
     columns: Path | None = None
     """with --dataset csv: a file of the features to use, names or numbers from 0, one a line; all by default"""
     categories: tuple[str, ...] = MOA_CATEGORIES
@@ -343,6 +352,18 @@ class TrainOptions(OneOfSeveral):
             raise UsageError(
                 "--dataset csv needs --features FILE, and --targets FILE or, where one file has both, --target-columns NAME"
             )
+        if self.classes is not None and self.target_bounds is not None:
+            raise UsageError(
+                f"--classes={self.classes} with --target-bounds: targets are classes or numbers; give one of the two"
+            )
+        if self.classes is not None:
+            data.declared_classes(self.classes)
+        if self.target_bounds is not None:
+            for end in self.target_bounds:
+                _checks.real(
+                    "--target-bounds", end, "give the least and the largest that a target can be, such as 0 100"
+                )
+            data.Numbers(1, *self.target_bounds)
         ways = [name for name in ("bounds", "bounds_file", "bounds_noise") if getattr(self, name) is not None]
         if len(ways) != 1:
             raise UsageError(

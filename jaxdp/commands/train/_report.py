@@ -1,11 +1,12 @@
 """A training run in words: a line an epoch, and the table at its end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
-from ...runs._report import two_columns
+from ...runs._report import shown_figure, two_columns
 from ...sampling import words_of_batch_size
 
 
@@ -18,9 +19,10 @@ def status_line(record: dict[str, Any], epochs: int, *, narrow: bool = False) ->
     if record["steps_per_second"] is not None:
         parts.append(f"{record['steps_per_second']:.1f} steps/s")
     parts.append(f"loss {record['train_loss']:.3f}")
-    parts.append(f"accuracy {record['train_accuracy']:.2%}")
-    if "test_accuracy" in record:
-        parts.append(f"test {record['test_accuracy']:.2%}")
+    name, words = ("rmse", "RMSE") if "train_rmse" in record else ("accuracy", "accuracy")
+    parts.append(f"{words} {shown_figure(name, record[f'train_{name}'])[1]}")
+    if f"test_{name}" in record:
+        parts.append(f"test {shown_figure(name, record[f'test_{name}'])[1]}")
     if record["epsilon"] is not None:
         parts.append(f"ε {record['epsilon']:.3f}")
     return "  ".join(parts)
@@ -32,11 +34,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
 
 
 def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if "test_accuracy" in summary:  # which is not published of people held back
-        where = "test" if summary.get("evaluated_on", "the test set") == "the test set" else "held-back"
-        rates = f", {summary['base_rate_loss']:.4f} by base rates alone" if "base_rate_loss" in summary else ""
-        yield f"{where} accuracy", f"{summary['test_accuracy']:.2%}"
-        yield f"{where} loss", f"{summary['test_loss']:.4f}{rates}"
+    yield from figure_rows([summary])
     if summary["epsilon"] is None:
         yield "privacy", "none (--no-dp)"
     else:
@@ -62,3 +60,23 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "time in all", f"{summary['seconds']:.0f} s"
     if "folder" in summary:
         yield "folder", summary["folder"]
+
+
+def figure_rows(summaries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """What one run, or the mean of several, predicted of the test set or of people held back, where that may be seen."""
+    first = summaries[0]
+    where = "test" if first.get("evaluated_on", "the test set") == "the test set" else "held-back"
+    names, alone = ("accuracy", "loss"), "base rates"
+    if "test_rmse" in first:
+        names, alone = ("rmse", "mae"), "the mean"
+    for name in names:
+        if f"test_{name}" not in first:  # which is not published of people held back
+            continue
+        values = [summary[f"test_{name}"] for summary in summaries]
+        words, shown = shown_figure(name, np.mean(values))
+        if len(values) > 1:
+            shown += f", from {shown_figure(name, min(values))[1]} to {shown_figure(name, max(values))[1]}"
+        if f"base_rate_{name}" in first:
+            rates = np.mean([summary[f"base_rate_{name}"] for summary in summaries])
+            shown += f", {shown_figure(name, rates)[1]} by {alone} alone"
+        yield f"{where} {words}", shown

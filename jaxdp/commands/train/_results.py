@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...accounting import Ledger, accountants_of, statement
-from ...data import Targets
+from ...data import Classes, Numbers, Targets
 from ...data._on_disk import columns
 from ...dpsgd._run import DPSGD
 from ...dpsgd._state import TrainState
@@ -28,8 +28,8 @@ _PUBLISHED = (  # of a summary: what follows from the plan and the ledger, and w
 )  # fmt: skip
 _THOSE_HELD_BACK = "examples held back"
 _HELD_BACK = (
-    "The records held back to evaluate on are not protected either: losses and accuracies on them are without noise, "
-    f"which is why they are in the folder {PRIVATE}/."
+    "The records held back to evaluate on are not protected either: what is measured on them is without noise, which is why "
+    f"it is in the folder {PRIVATE}/."
 )
 
 
@@ -60,8 +60,7 @@ class Results:
         summary = {
             "dataset": self.problem.name,
             "model": options.architecture,
-            "test_accuracy": last["test_accuracy"],
-            "test_loss": last["test_loss"],
+            **{name: value for name, value in last.items() if name.startswith("test_")},
             "evaluated_on": "the test set" if self.problem.public_test else _THOSE_HELD_BACK,
             **self._of_base_rates(),
             "epsilon": None,
@@ -87,12 +86,21 @@ class Results:
         self.folder.write_json(f"{PRIVATE}/summary.json", summary)
 
     def _of_base_rates(self) -> dict[str, float]:
-        """With targets, the loss of who knows how often each is met and nothing else; private, as it is computed of the data."""
-        if self.problem.model.described["task"]["kind"] != Targets.kind:
+        """The figures of who knows how often each target or class is met, or numbers' means, and nothing else.
+
+        They are private, as they are computed of the data. Classes have them in tables alone, where one may be far more frequent.
+        """
+        model, task = self.problem.model, self.problem.model.described["task"]
+        if task["kind"] not in (Targets.kind, Numbers.kind) and not (
+            self.options.is_table and task["kind"] == Classes.kind
+        ):
             return {}
         labels, others = (np.asarray(columns(part)[1]) for part in (self.problem.train, self.problem.test))
-        rates = np.broadcast_to(labels.mean(axis=0, dtype=np.float64), others.shape)
-        return {"base_rate_loss": self.problem.model.evaluate(rates, others)[0]}
+        if task["kind"] == Classes.kind:
+            labels = labels[:, None] == np.arange(task["count"])
+        rates = labels.mean(axis=0, dtype=np.float64)
+        found = model.evaluate(np.broadcast_to(rates, (len(others), len(rates))), others)
+        return {f"base_rate_{name}": value for name, value in model.figures(*found).items()}
 
     def _ledger(self, run: DPSGD) -> Ledger:
         """All that was spent, this run with it."""
@@ -147,7 +155,7 @@ class Results:
 
 def published(summary: dict[str, Any], *, with_test: bool) -> dict[str, Any]:
     """What of a summary may be seen by all; with the accuracy on a test set that is nobody's secret."""
-    shown = (*_PUBLISHED, *(("test_accuracy", "test_loss") if with_test else ()))
+    shown = (*_PUBLISHED, *(name for name in summary if with_test and name.startswith("test_")))
     return {name: summary[name] for name in shown if name in summary}
 
 

@@ -36,8 +36,7 @@ def table_problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | 
     categories = datasets.declared_categories(options.categories, columns)
     raw = datasets.read_columns(options.features, columns, categories)
     datasets.refuse_constant(raw, options.features)
-    source, which = (options.features, options.target_columns) if options.targets is None else (options.targets, None)
-    targets, names = datasets.read_targets(source, raw.ids, which)
+    targets, names, task, classes = _targets(options, raw.ids)
     train, test = _divided(raw.ids, options)
     read = (raw.values, targets, train)  # bounds that are estimated differ from run to run
     described = {"options": that_matter(options), "columns": columns, "spent_before": spent_before.to_dict()}
@@ -49,11 +48,37 @@ def table_problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | 
         name=options.features.stem,
         features=encoding.encoded(options.features, raw),
         targets=targets,
+        task=task,
         encoding=encoding,
         id_name=header_of(options.features)[0],
         target_names=names,
+        classes=classes,
     )
     return problem_of(table.labelled(train, test), options, read=read, spent=ledger)
+
+
+def _targets(
+    options: TrainOptions, ids: tuple[str, ...]
+) -> tuple[np.ndarray, tuple[str, ...], datasets.Task, tuple[str, ...] | None]:
+    """The targets in the order of the features' ids, their names, what they say, and if that is a class, which there are."""
+    source, which = (options.features, options.target_columns) if options.targets is None else (options.targets, None)
+    assert source is not None
+    if options.classes is not None:
+        classes = datasets.declared_classes(options.classes)
+        targets, names = datasets.read_classes(source, ids, classes, which)
+        return targets, names, datasets.Classes(len(classes)), classes
+    if options.target_bounds is None:
+        targets, names = datasets.read_targets(source, ids, which)
+        return targets, names, datasets.Targets(len(names)), None
+    targets, names = datasets.read_numbers(source, ids, which)
+    lower, upper = options.target_bounds
+    for name, column in zip(names, targets.T, strict=True):
+        if not ((column >= lower) & (column <= upper)).any():
+            raise UsageError(
+                f"--target-bounds={lower:g} {upper:g}: none of the {len(column)} numbers of {name} lies between them: give the "
+                "least and the largest that a target can be, in its unit"
+            )
+    return targets, names, datasets.Numbers(len(names), lower, upper), None
 
 
 def _columns(features: Path, options: TrainOptions) -> tuple[str, ...]:

@@ -358,8 +358,8 @@ class _Job:
         """The model on the examples that it is not trained on."""
         assert test is not None
         model, (inputs, labels) = self.problem.model, test
-        loss, accuracy = model.evaluate(model.probabilities(here(params_of(state)), inputs), labels)
-        return {"test_loss": loss, "test_accuracy": accuracy}
+        found = model.evaluate(model.probabilities(here(params_of(state)), inputs), labels)
+        return {f"test_{name}": value for name, value in model.figures(*found).items()}
 
     def _tell_of_waiting(self, loop: Loop) -> None:
         """A line, once, where records come too slowly."""
@@ -382,12 +382,12 @@ class _Job:
         display.update(made, status_line(record, self.plan.epochs, narrow=display.narrow))
 
     def _record(self, loop: Loop, epoch: int, made: int, totals: Totals) -> dict[str, Any]:
-        run = self.plan.run
+        run, model = self.plan.run, self.problem.model
+        figures = model.figures(totals.mean("loss") / model.targets, totals.mean("correct"))
         return {
             "epoch": epoch,
             "step": made,
-            "train_loss": totals.mean("loss") / self.problem.model.targets,
-            "train_accuracy": totals.mean("correct"),
+            **{f"train_{name}": value for name, value in figures.items()},
             "clipped": totals.mean("clipped") if run else None,
             "epsilon": self._epsilon(made),
             "accountant": self.plan.accountant,
