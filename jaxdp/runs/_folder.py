@@ -10,7 +10,7 @@ summary.json     what is covered by epsilon, or public, of the results, and with
 
 What epsilon doesn't cover, in private/, which nobody else may read (mode 700):
 run.json         the seed if one was given; while the run is under way, a secret and the data's fingerprint under it
-checkpoints/     while the run is under way, the two newest, with its keys
+checkpoints/     while the run is under way, the two newest, with its keys; with --keep best, best/ has that epoch's model
 metrics.jsonl    one line an epoch; metrics.png shows them
 canaries.npz     with --audit-canaries, the examples that were planted, and which of them the model was trained on
 audit/           what `jaxdp audit` found
@@ -75,6 +75,7 @@ class RunFolder:
         self.path = path
         self.private = path / PRIVATE
         self.checkpoints = self.private / "checkpoints"
+        self.best = self.private / "best"
         self.plot = self.private / "metrics.png"
         self.epsilon_plot = path / "epsilon.png"
 
@@ -180,8 +181,9 @@ class RunFolder:
 
     def erase(self) -> None:
         """Forget keys and fingerprint, with all that a finished run has no use for; doing it again does no harm."""
-        if self.checkpoints.exists():
-            shutil.rmtree(self.checkpoints)
+        for each in (self.checkpoints, self.best):
+            if each.exists():
+                shutil.rmtree(each)
         self.write_json(_SECRETS, {"seed": self._secrets(finished=True)["seed"]})
 
     def _secrets(self, *, finished: bool = False) -> dict[str, Any]:

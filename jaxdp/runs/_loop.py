@@ -71,6 +71,7 @@ class Loop:
         on_steps: called as results arrive, with the number of steps made and the epoch's totals.
         save: called with the state and the totals, within an epoch when a minute has passed since the last time, and before
             the run stops.
+        before_epoch: the state to go on with at the beginning of an epoch, or where one is gone on with.
     """
 
     step: Step
@@ -79,6 +80,7 @@ class Loop:
     steps: int
     on_steps: Callable[[int, Totals], None]
     save: Callable[[TrainState, Totals], None]
+    before_epoch: Callable[[TrainState], TrainState] = lambda state: state
     first_step_seconds: float | None = None
     training_seconds: float = 0.0
     steps_timed: int = 0
@@ -101,6 +103,7 @@ class Loop:
         while state.step < self.steps:
             self._pace.stop_here()  # what there is has been saved
             epoch = state.step // self.steps_per_epoch + 1
+            state = self.before_epoch(state)
             state = self._finish_epoch(state, totals, min(epoch * self.steps_per_epoch, self.steps))
             yield epoch, state, totals
             totals = Totals()

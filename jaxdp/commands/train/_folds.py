@@ -107,10 +107,10 @@ def _put_together(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> Folds
             f"{options.delta:g} allows, since each has noise of its own; of one model alone, what its own statement says. "
             f"What was measured on records is without noise: it is not covered, and lies in the folder {PRIVATE}/."
         )
-        if options.patience is not None:
+        if options.by_held_back:
             statement += (
-                " Each model's end was chosen by its loss on the part that it was trained without (--patience): that is not "
-                "covered either."
+                f" Each model was chosen by its loss on the part that it was trained without ({options.by_held_back}): that is "
+                "not covered either."
             )
     return Folds(runs, figures, epsilon, statement)
 

@@ -18,10 +18,18 @@ class AverageState(NamedTuple):
     updates: jax.Array
 
 
+class PlateauState(NamedTuple):
+    """The factor of the learning rate, which is set from outside between two epochs."""
+
+    plateau_scale: jax.Array
+
+
 def optimizer(plan: Plan) -> optax.GradientTransformation:
     """Sgd with momentum, or adam, under the schedule and with the average that a plan has."""
     rate = _schedule(plan)
     made = optax.adam(rate) if plan.optimizer == "adam" else optax.sgd(rate, momentum=plan.momentum or None)
+    if plan.schedule == "plateau":
+        made = optax.chain(made, _scaled())
     return _averaged(made, plan.ema) if plan.ema else made
 
 
@@ -34,16 +42,30 @@ def params_of(state: Any) -> Any:
 def _schedule(plan: Plan) -> Any:
     """The learning rate over the plan's steps."""
     lr, warmup = plan.lr, plan.warmup
-    if plan.schedule == "constant" and not warmup:
+    if plan.schedule in ("constant", "plateau") and not warmup:
         return lr
     after = max(1, plan.steps - warmup)
     ways = {
-        "constant": optax.constant_schedule(lr),
+        **dict.fromkeys(("constant", "plateau"), optax.constant_schedule(lr)),
         "cosine": optax.cosine_decay_schedule(lr, after),
         "linear": optax.linear_schedule(lr, 0.0, after),
     }
     warm = optax.linear_schedule(lr / (warmup + 1), lr, warmup) if warmup else None
     return optax.join_schedules([warm, ways[plan.schedule]], [warmup]) if warm else ways[plan.schedule]
+
+
+def _scaled() -> optax.GradientTransformation:
+    """Updates times the factor that the state has."""
+
+    def update(updates: Any, state: Any, params: Params = None) -> tuple[Any, Any]:
+        del params
+        return jax.tree.map(lambda leaf: leaf * state.plateau_scale, updates), state
+
+    def init(params: Params) -> PlateauState:
+        del params
+        return PlateauState(jnp.ones((), jnp.float32))
+
+    return optax.GradientTransformation(init, update)
 
 
 def _averaged(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformationExtraArgs:

@@ -10,7 +10,7 @@ from ... import _checks, data, models
 from ..._errors import UsageError
 from .._effects import CUTTING, Effect, check_effects
 from .._one_of_several import Coordinator, Distributed, NumProcesses, OneOfSeveral, ProcessId
-from .._options import check_given, check_holdout, check_seed
+from .._options import check_given, check_holdout, check_seed, flag
 from .._sampling import SamplingName
 from ._recipe import RECIPES, Recipe, recipe_for, recipe_named
 
@@ -103,6 +103,12 @@ _EFFECTS = (
         ", or give --optimizer sgd",
     ),
     Effect(
+        ("plateau_factor", "plateau_patience"),
+        lambda run: run.schedule == "plateau",
+        lambda _: "without a plateau",
+        ", or give --schedule plateau",
+    ),
+    Effect(
         ("augmentations",),
         lambda run: run.architecture not in models.MODELS or models.sees_pixels(run.architecture),
         lambda run: f"with --model {run.architecture}, which sees no pixels while it is trained",
@@ -184,8 +190,14 @@ class TrainOptions(OneOfSeveral):
     """learning rate"""
     momentum: Annotated[float | None, _by_recipe("momentum")] = None
     """decay of sgd's momentum, such as 0.9, or 0 for none"""
-    schedule: Annotated[Literal["constant", "cosine", "linear"] | None, _by_recipe("schedule")] = None
-    """how the learning rate goes on after --warmup: constant, or falling to 0 by the end of the run"""
+    schedule: Annotated[Literal["constant", "cosine", "linear", "plateau"] | None, _by_recipe("schedule")] = None
+    """how the learning rate goes on after --warmup: constant; cosine or linear, falling to 0 by the end of the run; or plateau,
+    falling by --plateau-factor where the loss on --holdout or the fold doesn't improve, which costs no privacy of the training
+    examples"""
+    plateau_factor: float = 0.1
+    """with --schedule plateau: by what the learning rate is multiplied"""
+    plateau_patience: int = 3
+    """with --schedule plateau: after how many epochs without a better loss"""
     warmup: Annotated[int | None, _by_recipe("warmup")] = None
     """steps over which the learning rate rises to --lr"""
     ema: Annotated[float | None, _by_recipe("ema")] = None
@@ -195,6 +207,9 @@ class TrainOptions(OneOfSeveral):
     0 for the image as it is"""
     patience: int | None = None
     """stop after this many epochs without a better loss on --holdout or the fold; costs no privacy of the training examples"""
+    keep: Literal["last", "best"] = "last"
+    """which epoch's model is kept: the last one's, or that with the best loss on --holdout or the fold; costs no privacy of the
+    training examples"""
     epochs: Annotated[int | None, _by_recipe("epochs")] = None
     """passes over the data, of examples / batch size steps each, rounded (up with --sampling shuffle)"""
     batch_size: Annotated[int | None, _by_recipe("batch_size")] = None
@@ -289,11 +304,13 @@ class TrainOptions(OneOfSeveral):
             "devices": "give how many devices are to share the work",
             "num_processes": "give how many processes train together",
             "patience": "give the epochs to wait for a better loss",
+            "plateau_patience": "give the epochs to wait for a better loss",
             "folds": "give the number of parts, such as 5",
             "scales": "give the octaves of scattering, such as 2",
         }
         check_given(self, _checks.count, counts)
         check_given(self, _check_decay, dict.fromkeys(("momentum", "ema"), "0.9 is usual, 0 for none"))
+        check_given(self, _check_decay, {"plateau_factor": "0.1 is usual"})
         wholes = {
             "warmup": "give the steps over which the learning rate rises",
             "augmentations": "give the distortions of an image, such as 4",
@@ -301,9 +318,9 @@ class TrainOptions(OneOfSeveral):
         check_given(self, _checks.whole, wholes)
         if any(width < 1 for width in self.hidden or ()):
             raise UsageError(f"--hidden={self.hidden} must be widths of layers, 1 or more each: such as 2048 1048")
-        if self.patience is not None and not self.holdout and not self.is_table:
+        if (decided := self.by_held_back) and not self.holdout and not self.is_table:
             raise UsageError(
-                f"--patience={self.patience} stops by the loss on examples held back, and none are: give --holdout, such as 5000"
+                f"{decided} goes by the loss on examples held back, and none are: give --holdout, such as 5000"
             )
         check_holdout(self.holdout)
         check_seed(self.seed)
@@ -319,6 +336,13 @@ class TrainOptions(OneOfSeveral):
             )
         if self.dp:
             self._check_privacy()
+
+    @property
+    def by_held_back(self) -> str:
+        """An option that needs examples held back, as it was given; empty where none does."""
+        given = {"patience": self.patience, "keep": self.keep if self.keep != "last" else None}
+        given["schedule"] = self.schedule if self.schedule == "plateau" else None
+        return next((f"{flag(name)}={value}" for name, value in given.items() if value is not None), "")
 
     def _check_processes(self) -> None:
         self.check_processes()

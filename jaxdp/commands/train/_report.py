@@ -50,7 +50,8 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "lr" in summary:
         yield "learning rate", f"{summary['lr']:.4g}"
     yield "batch size", f"{summary['batch_size']}{words_of_batch_size(summary.get('sampling'))}"
-    yield "steps", f"{summary['steps']} ({summary['epochs']} epochs)"
+    kept = f", the model of epoch {summary['kept_epoch']} kept" if "kept_epoch" in summary else ""
+    yield "steps", f"{summary['steps']} ({summary['epochs']} epochs{kept})"
     yield "device", summary["device"]
     if summary.get("milliseconds_per_step") is not None:
         yield "time to the first step", f"{summary['first_step_seconds']:.1f} s (tracing and compiling)"

@@ -17,6 +17,7 @@ from ...runs._folder import PRIVATE, RunFolder, close_to_others
 from ...runs._loop import Loop
 from ...runs._plots import plot_epsilon, plot_metrics
 from .. import _options
+from ._held_back import best_model, in_words
 from ._optimizer import params_of
 from ._options import NOISE, WRONG_LABELS, TrainOptions
 from ._plan import Plan
@@ -24,7 +25,7 @@ from ._problem import Problem
 
 _PUBLISHED = (  # of a summary: what follows from the plan and the ledger, and with --patience when the run ended
     "dataset", "model", "evaluated_on", "epsilon", "accountant", "delta", "order", "total_epsilon", "noise_multiplier",
-    "clip_norm", "sampling", "adjacency", "batch_size", "steps", "epochs", "device",
+    "clip_norm", "sampling", "adjacency", "batch_size", "steps", "epochs", "kept_epoch", "device",
 )  # fmt: skip
 _THOSE_HELD_BACK = "examples held back"
 _HELD_BACK = (
@@ -57,16 +58,20 @@ class Results:
         """Write the model, the pictures, and then what came out, which stays private."""
         records = self.folder.metrics()
         last, run, options = records[-1], self.plan.run, self.options
+        params, kept = here(params_of(state)), last
+        if options.keep == "best":
+            params, kept = best_model(self.folder, params, records)
         summary = {
             "dataset": self.problem.name,
             "model": options.architecture,
-            **{name: value for name, value in last.items() if name.startswith("test_")},
+            **{name: value for name, value in kept.items() if name.startswith("test_")},
             "evaluated_on": "the test set" if self.problem.public_test else _THOSE_HELD_BACK,
             **self._of_base_rates(),
             "epsilon": None,
             "batch_size": self.plan.batch_size,
             "steps": state.step,
             "epochs": last["epoch"],
+            **({"kept_epoch": kept["epoch"]} if options.keep == "best" else {}),
             "device": devices.in_words(),
             "first_step_seconds": loop.first_step_seconds,
             "milliseconds_per_step": loop.milliseconds_per_step,
@@ -82,7 +87,7 @@ class Results:
             title = f"{options.architecture} on {self.problem.name}, ε = {shown:.3f} at δ = {options.delta:g}"
         plot_metrics(records, title, self.folder.plot)
         close_to_others(self.folder.plot)
-        save_model(self.folder.model(private=run is None), here(params_of(state)), state.step)
+        save_model(self.folder.model(private=run is None), params, kept["step"])
         self.folder.write_json(f"{PRIVATE}/summary.json", summary)
 
     def _of_base_rates(self) -> dict[str, float]:
@@ -144,8 +149,7 @@ class Results:
             notes.append(_HELD_BACK)
         if self.options.audit_canaries is not None:
             notes.append(_canaries(self.options.audit_canaries, self.options.canaries))
-        if self.options.patience is not None:
-            notes.append(_early_stopping(self.options.patience, summary["steps"], run.steps))
+        notes += in_words(self.options, summary, run.steps)
         text = statement(run, delta=self.options.delta, spent_before=self.spent_before, notes=tuple(notes))
         self.folder.write_text("statement.txt", text + "\n")
         fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
@@ -176,13 +180,4 @@ def _canaries(number: int, kind: str) -> str:
         "kept each of them out or left it in: canaries, from which jaxdp audit finds a lower bound on epsilon. They were drawn, "
         "clipped and counted as all others, those kept out with gradients of zero. Who they are, and the coins, is in the folder "
         f"{PRIVATE}/."
-    )
-
-
-def _early_stopping(patience: int, made: int, asked: int) -> str:
-    """Its sentence in a statement."""
-    return (
-        f"{made} of these {asked} steps were made: the run ended when the loss on examples held back had not improved for "
-        f"{patience} epochs, or would have. Epsilon is that of all {asked} steps, since when it ended depended on what was seen. "
-        "The examples held back are not among those it protects: they chose the end."
     )

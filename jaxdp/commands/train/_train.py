@@ -39,6 +39,7 @@ from .. import _options
 from .._sampling import cut_nearly_always
 from ._canaries import check_canaries, drawn, planted, weighted
 from ._config import config_of, keys_of
+from ._held_back import forget_others, has_stopped, keep_if_best, scale_after, with_scale
 from ._ledger import read_ledger
 from ._optimizer import optimizer, params_of
 from ._options import TrainOptions
@@ -326,7 +327,11 @@ class _Job:
                 self._tell_of_waiting(loop)
                 record = self._record(loop, epoch, state.step, totals) | self._evaluated(state, test)
                 self.folder.add_metrics(record)
+                if self.options.keep == "best":
+                    keep_if_best(self.folder, here(params_of(state)), self.folder.metrics())
                 save(state, Totals())
+                if self.options.keep == "best":
+                    forget_others(self.folder, self.folder.metrics())
                 display.end_of_epoch(status_line(record, self.plan.epochs))
                 return b"stop" if self._has_stopped() else b""
 
@@ -337,6 +342,7 @@ class _Job:
                 steps=self.plan.steps,
                 on_steps=lambda made, totals: self._show_progress(display, loop, made, totals),
                 save=lambda state, totals: on_first(lambda: save(state, totals)),
+                before_epoch=self._at_its_rate,
             )
             opened.callback(step.close)
             epochs = () if stopped else loop.epochs(state, Totals(**start.totals))
@@ -369,10 +375,18 @@ class _Job:
 
     def _has_stopped(self) -> bool:
         """Whether the loss on examples held back has been no better for --patience epochs."""
-        if self.options.patience is None:
-            return False
-        losses = [record["test_loss"] for record in self.folder.metrics()]
-        return bool(losses) and len(losses) - 1 - int(np.argmin(losses)) >= self.options.patience
+        return has_stopped(self._losses, self.options.patience)
+
+    def _at_its_rate(self, state: TrainState) -> TrainState:
+        """The state whose learning rate is that of --schedule plateau after the epochs so far."""
+        if self.options.schedule != "plateau":
+            return state
+        return with_scale(state, float(from_first(lambda: str(scale_after(self._losses, self.options)).encode())))
+
+    @property
+    def _losses(self) -> list[float]:
+        """On examples held back, after each epoch."""
+        return [record["test_loss"] for record in self.folder.metrics()]
 
     def _show_progress(self, display: ProgressDisplay, loop: Loop, made: int, totals: Totals) -> None:
         if not display.due():

@@ -20,7 +20,8 @@ _SET_BY_THE_SEARCH = (
     ("truncated_batch_size", "whose runs take Poisson sampling"),
     ("folds", "which compares models on one part of the records"),
     ("fold", "which compares models on one part of the records"),
-    ("patience", "which accounts what runs cost that make all their steps"),
+    *((name, "whose epsilon covers the records held back, too") for name in ("patience", "keep", "plateau_factor")),
+    ("plateau_patience", "whose epsilon covers the records held back, too"),
     ("audit_canaries", "which leaves one of several models: plant them by jaxdp train"),
     ("canaries", "which leaves one of several models: plant them by jaxdp train"),
     ("bounds_noise", "which would estimate bounds in each run: give --bounds or --bounds-file"),
@@ -70,6 +71,11 @@ class TuneOptions(TrainOptions):
                 "--no-dp has no effect on jaxdp tune: a search without privacy costs none and needs no accounting"
             )
         super().check()
+        if self.schedule == "plateau":
+            raise UsageError(
+                "--schedule=plateau has no effect on jaxdp tune, whose epsilon covers the records held back, too: give cosine, "
+                "or leave it out"
+            )
         if self.adjacency == "replace_one":
             raise UsageError(
                 "--adjacency=replace_one has no effect on jaxdp tune, which the RDP accountant alone can account: leave it out, "
