@@ -323,7 +323,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
     axes[2].set(xlabel="teacher", ylabel="accuracy (%)")
     axes[2].margins(y=0.15)
     axes[2].grid(alpha=0.3)
-    axes[2].legend(frameon=False, loc="lower right", fontsize=8)
+    axes[2].legend(frameon=False, loc="upper right", fontsize=8)
     figure.suptitle("How much noise can the teachers bear, and what does it cost?")
     save(figure, path, found)
 
