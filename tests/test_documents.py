@@ -112,10 +112,24 @@ def there(word: str) -> str:
 
 def smaller(arguments: list[str]) -> list[str]:
     """The same command for less data: of an option given twice the last one counts."""
-    if "--resume" in arguments or "csv" in arguments or arguments[0] not in ("train", "pate"):
+    if "--resume" in arguments or "csv" in arguments or arguments[0] not in ("train", "tune", "pate"):
         return arguments
     if arguments[:2] in (["pate", "label"], ["pate", "analyze"]):
         return arguments
+    if arguments[0] == "tune":
+        sizes = [
+            "--model",
+            "mlp",
+            "--data-dir",
+            str(FIXTURES),
+            "--delta",
+            "1e-3",
+            "--epochs",
+            "1",
+            "--batch-size",
+            "64",
+        ]
+        return [*arguments, *sizes, "--runs", "1", "--distribution", "geometric"]
     options = {"--data-dir": str(FIXTURES)} | ({} if "--no-dp" in arguments else {"--delta": "1e-3"})
     if arguments[0] == "train":
         options |= {"--devices": "1"} if "--devices" in arguments else {}  # a test's process has no more
