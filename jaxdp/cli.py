@@ -114,7 +114,7 @@ def _parse_options(name: str, given: list[str]) -> Any:
     default = _resumed_options(given, name, command.options) if name in _RESUMED else None
     return tyro.cli(
         command.options,
-        prog=f"jaxdp {name.replace('pate-', 'pate ')}",
+        prog=f"jaxdp {_as_typed(name)}",
         description=command.description,
         args=given,
         default=default,
@@ -123,11 +123,18 @@ def _parse_options(name: str, given: list[str]) -> Any:
     )
 
 
+def _as_typed(name: str) -> str:
+    """A command's name as two words, where it has two."""
+    return name.replace("pate-", "pate ")
+
+
 def _refuse_or_help(given: list[str]) -> Any:
     """What is told where no command is named: the commands, and which of them may have been meant."""
     if given and not given[0].startswith("-"):
-        meant = "".join(f"; did you mean {name}?" for name in difflib.get_close_matches(given[0], COMMANDS, n=1))
-        raise UsageError(f"{given[0]} is no command of {', '.join(COMMANDS)}{meant}")
+        meant = "".join(
+            f"; did you mean {_as_typed(name)}?" for name in difflib.get_close_matches(given[0], COMMANDS, n=1)
+        )
+        raise UsageError(f"{given[0]} is no command of {', '.join(map(_as_typed, COMMANDS))}{meant}")
     commands = [
         Annotated[command.options, tyro.conf.subcommand(name, description=command.description)]
         for name, command in COMMANDS.items()
@@ -136,7 +143,8 @@ def _refuse_or_help(given: list[str]) -> Any:
     return tyro.cli(
         union,
         prog="jaxdp",
-        description="Differentially private deep learning in JAX. `jaxdp COMMAND --help` has a command's options.",
+        description="Differentially private deep learning in JAX. `jaxdp COMMAND --help` has a command's options, and "
+        "`jaxdp --version` says the version.",
         args=given,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )

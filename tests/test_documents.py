@@ -32,7 +32,7 @@ def commands() -> list[list[str]]:
 
 
 def test_every_page_is_looked_at() -> None:
-    others = {"sharp-edges", "comparison", "benchmarks", "dependencies"}
+    others = {"sharp-edges", "comparison", "benchmarks", "dependencies", "glossary"}
     assert {path.stem for path in (ROOT / "docs").glob("*.md")} == {path.stem for path in PAGES} | others
     assert all(not blocks(ROOT / "docs" / f"{name}.md", "python", "bash", "") for name in others)
 
