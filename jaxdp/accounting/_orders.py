@@ -20,6 +20,7 @@ import numpy as np
 from .._errors import UsageError
 from ._epsilon import composed_by
 from ._events import gaussian_event, poisson_event
+from ._reach import NEGLIGIBLE, missing_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,11 @@ _TOLERANCE = 1e-3  # of a noise multiplier
 
 def ruled_out_above(order: float) -> "DpEvent":
     """An event that costs nothing up to an order, or to 11, and from the RDP accountant's next order on too much to be of use."""
+    from dp_accounting import NoOpDpEvent
+
     order, orders = max(order, _LEAST), curve_of(gaussian_event(noise_multiplier=1.0), "add_or_remove_one")[0]
+    if order >= orders.max():
+        return NoOpDpEvent()
     turn = (order + float(orders[orders > order].min())) / 2
     variance = min(turn - 1, order * (turn - order)) / (2 * _TINY)
     rate = math.exp(-(turn - 1) / (2 * variance))
@@ -48,19 +53,28 @@ def costs_no_more(event: "DpEvent", bound: "DpEvent", adjacency: str = "add_or_r
 
 
 def least_noise_under(
-    bound: "DpEvent", event_of: "Callable[[float], DpEvent]", adjacency: str = "add_or_remove_one"
-) -> float:
-    """The smallest noise multiplier, within a thousandth, whose event costs no more than `bound` at any order.
+    bound: "DpEvent",
+    event_of: "Callable[[float], DpEvent]",
+    *,
+    delta: float,
+    runs: float,
+    adjacency: str = "add_or_remove_one",
+) -> float | None:
+    """The smallest noise multiplier, within a thousandth, for whose event `bound` can stand; None where none up to 2^20 has one.
 
-    Raises:
-        UsageError: where none up to 2^20 does.
+    It costs no more at any order; and its noise's end takes no more of δ, or in `runs` runs nothing to speak of.
     """
     low = high = 1.0
-    fits = lambda sigma: costs_no_more(event_of(sigma), bound, adjacency)
+    enough = max(missing_of(bound, delta, adjacency), NEGLIGIBLE * delta / runs)
+
+    def fits(sigma: float) -> bool:
+        event = event_of(sigma)
+        return missing_of(event, delta, adjacency) <= enough and costs_no_more(event, bound, adjacency)
+
     while not fits(high):
         low, high = high, 2 * high
         if high > 2.0**20:
-            raise UsageError("no noise multiplier up to 2^20 makes an event that costs no more at every order")
+            return None
     while fits(low) and low > 2.0**-4:
         low, high = low / 2, low
     while high - low > _TOLERANCE * high:

@@ -40,7 +40,7 @@ from ..noise.draws._normal import LARGEST_NORMAL, MOST_VALUES
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-_NEGLIGIBLE = 1e-3  # of delta, above which it is taken from it
+NEGLIGIBLE = 1e-3  # of delta, above which it is taken from it
 
 
 class BeyondReachError(UsageError):
@@ -53,7 +53,7 @@ def delta_left(event: "DpEvent", delta: float, adjacency: str) -> float:
     Raises:
         BeyondReachError: where less than half of δ is left.
     """
-    missing = missing_mass(event, adjacency) + delta * _over_run(event, lambda _: MOST_VALUES * 2.0**-60, lambda _: 1.0)
+    missing = missing_of(event, delta, adjacency)
     if missing > delta / 2:
         raise BeyondReachError(
             f"delta={delta:g} can't be kept: noise follows its law to {LARGEST_NORMAL:.2f} standard deviations (Laplace noise to "
@@ -61,7 +61,12 @@ def delta_left(event: "DpEvent", delta: float, adjacency: str) -> float:
             f"of {min(missing, 1):.2g} over the run: give a larger noise_multiplier (0.5 is enough for most), fewer steps, or a "
             "larger delta"
         )
-    return delta - missing if missing > _NEGLIGIBLE * delta else delta
+    return delta - missing if missing > NEGLIGIBLE * delta else delta
+
+
+def missing_of(event: "DpEvent", delta: float, adjacency: str) -> float:
+    """What the noise's end takes of δ in all."""
+    return missing_mass(event, adjacency) + delta * _over_run(event, lambda _: MOST_VALUES * 2.0**-60, lambda _: 1.0)
 
 
 def missing_mass(event: "DpEvent", adjacency: str) -> float:

@@ -117,7 +117,8 @@ def attacked_run(path: Path, attack: Attack = "loss") -> Attacked:
 
     folder = RunFolder.existing(path)
     if not folder.is_finished:
-        raise UsageError(f"{path} is under way: end it by jaxdp train --resume {shlex.quote(str(path))}, then audit it")
+        command = f"jaxdp {folder.read_json('config.json').get('command', 'train')}"
+        raise UsageError(f"{path} is under way: end it by {command} --resume {shlex.quote(str(path))}, then audit it")
     if folder.read_json("config.json").get("command", "train") != "train":
         raise UsageError(
             f"{path} is no run of jaxdp train: canaries are of training; give such a run, or a file of scores"

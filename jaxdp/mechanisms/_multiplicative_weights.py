@@ -113,7 +113,8 @@ class MultiplicativeWeights:
 
         At a δ, many rounds cost a ledger far less than `epsilon`. Fewer than 8 would cost more, since dp-accounting has no event
         of a choice but a concentrated one; there, each choice counts as Laplace noise of its ε, with which the ledger's total by
-        PLD is not above `epsilon`. It may: the loss of a choice lies in a range of length ε, so that at any x it exceeds
+        PLD is not above `epsilon`, but for the steps that it counts losses in. It may: the loss of a choice lies in a range of
+        length ε, so that at any x it exceeds
         \(e^x\) by at most \((1 - e^{-(\varepsilon - x)/2})^2 / (1 - e^{-\varepsilon})\), and Laplace noise does by
         \(1 - e^{-(\varepsilon - x)/2}\), which is more. Under "replace_one", where dp-accounting has no event of either, each
         counts as a randomized response of its ε: no mechanism of pure ε costs more.

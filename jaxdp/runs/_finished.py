@@ -142,6 +142,10 @@ def _newest(folder: RunFolder, config: dict[str, Any], like: Any) -> tuple[Any, 
             found = checkpoints.load_model(like)
         if found is not None:
             return found
+    if folder.is_finished:
+        raise UsageError(
+            f"{folder.path} holds no model: it is of a search that drew no run, or its model was taken away"
+        )
     raise UsageError(
         f"{folder.path} has no checkpoint yet: go on with it by jaxdp {config.get('command', 'train')} --resume {folder.path}"
     )

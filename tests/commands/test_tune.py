@@ -13,9 +13,11 @@ from dp_accounting.rdp import RdpAccountant
 import jaxdp
 from jaxdp import accounting, cli
 from jaxdp.accounting._orders import costs_no_more, ruled_out_above
+from jaxdp.accounting._reach import NEGLIGIBLE, missing_of
+from jaxdp.commands.train import _train
 from jaxdp.commands.train._results import published
-from jaxdp.commands.tune import TuneOptions
-from jaxdp.commands.tune._price import price
+from jaxdp.commands.tune import TuneOptions, _tune
+from jaxdp.commands.tune._price import event_of_run, price
 from jaxdp.commands.tune._score import of_classes, of_numbers, of_targets
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
@@ -87,6 +89,8 @@ def test_a_search_that_is_broken_off_goes_on_to_the_same_result(finished: Path, 
     monkeypatch.setattr(accounting.RandomSearch, "number_of_runs", lambda *_: 2)
     interrupt_at_epoch_of(TWO_SIZES, 2, tmp_path / "run", monkeypatch)
     assert (tmp_path / "run" / "private" / "trials" / "1").exists()
+    (tmp_path / "run" / "private" / "trials" / "2").mkdir()
+    (tmp_path / "run" / "private" / "trials" / "2" / ".config.json.tmp").touch()  # of a kill while it was written
     cli.main(["tune", "--resume", str(tmp_path / "run")])
     assert result(tmp_path / "run") == result(finished)
 
@@ -107,6 +111,8 @@ def test_a_search_that_draws_no_run_says_so_and_is_paid_for(tmp_path: Path, caps
     assert not (tmp_path / "run" / "model").exists()
     assert json.loads((tmp_path / "run" / "statement.json").read_text())["epsilon"]["rdp"] > 2.9
     assert "no run was drawn" in capsys.readouterr().out
+    with pytest.raises(jaxdp.UsageError, match="drew no run"):
+        jaxdp.load_run(tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -148,6 +154,18 @@ def test_no_batch_size_costs_more_than_the_search_is_charged_for() -> None:
     assert 0.99 * epsilon < accounting.event_epsilon(found.event, delta=1e-4).epsilon <= epsilon
 
 
+@pytest.mark.slow
+def test_other_data_are_not_read_while_a_search_goes_on(finished: Path, tmp_path: Path, monkeypatch) -> None:
+    reads = []
+    monkeypatch.setattr(accounting.RandomSearch, "number_of_runs", lambda *_: 2)
+    posed = _tune.problem_for
+    monkeypatch.setattr(_train, "problem_for", lambda *_: reads.append(1))
+    monkeypatch.setattr(_tune, "problem_for", posed)
+    cli.main([*TWO_SIZES, "--output", str(tmp_path / "run")])
+    assert not reads
+    assert result(tmp_path / "run") == result(finished)
+
+
 def test_orders_are_ruled_out_above_one_and_free_up_to_it() -> None:
     orders = np.asarray(RdpAccountant().orders)
     for order in (2.5, 20.0, 63.0, 200.0, 256.0):
@@ -181,6 +199,37 @@ def test_a_summary_of_people_held_back_is_not_published() -> None:
     assert "test_accuracy" not in published({"test_accuracy": 0.5}, with_test=False)
 
 
+def test_a_ledger_of_other_neighbours_is_refused_before_the_first_run(tmp_path: Path, capsys) -> None:
+    spent = accounting.Ledger(adjacency="replace_special").add(accounting.gaussian_event(noise_multiplier=9.0), "a sum")
+    (tmp_path / "ledger.json").write_text(json.dumps(spent.to_dict()))
+    line = refused([*SMALL, "--ledger", str(tmp_path / "ledger.json"), "--output", str(tmp_path / "run")], capsys)
+    assert "replace_special" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_end_of_the_noise_takes_no_more_of_delta_than_the_search_says() -> None:
+    """At a small delta it decides: runs of few examples are many steps of little noise."""
+    options = TuneOptions(batch_sizes=(17, 24_000), target_epsilon=1.0, epochs=2, delta=2e-11, model="cnn")
+    found = price(options, 60_000, accounting.Ledger())
+    charged = missing_of(found.event, 2e-11, "add_or_remove_one")
+    for size in (17, 24_000):
+        run = options.search.event(event_of_run(options, found, size))
+        assert missing_of(run, 2e-11, "add_or_remove_one") <= max(charged, NEGLIGIBLE * 2e-11)
+
+
+def test_the_budget_is_what_is_typed_or_the_recipes_or_one() -> None:
+    assert TuneOptions(target_epsilon=2.0, recipe="scattering-3").budget == 2
+    assert TuneOptions(recipe="scattering-3").budget == 3
+    assert TuneOptions().budget == 1
+
+
+def test_the_usual_batch_sizes_leave_the_accountant_something_to_tell() -> None:
+    for examples in (100, 400, 512, 1000, 1023, 3000, 60_000):
+        sizes = TuneOptions().sizes(examples)
+        assert len(sizes) == 3
+        assert max(sizes) <= 0.4 * examples + 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -194,6 +243,12 @@ def test_a_summary_of_people_held_back_is_not_published() -> None:
         (["--score-noise", "-1"], "--score-noise=-1"),
         (["--adjacency", "replace_one"], "--adjacency=replace_one has no effect"),
         (["--learning-rate", "1"], "--lr here"),
+        (["--lrs", "1", "1e9"], "--lrs=1e+09 is above 1e+06"),
+        (["--clip-norms", "1e-37", "1"], "clip_norm"),
+        (["--delta", "0.01"], "delta=0.01"),
+        (["--batch-sizes", "256", "512"], "about half of the 512 examples"),
+        (["--epochs", "2", "--batch-sizes", "16", "128", "--warmup", "10"], "--warmup=10 is not shorter"),
+        (["--schedule", "plateau", "--holdout", "99"], "--schedule=plateau has no effect on jaxdp tune"),
     ],
 )
 def test_a_search_that_cannot_be_made_is_refused(arguments: list[str], why: str, tmp_path: Path, capsys) -> None:

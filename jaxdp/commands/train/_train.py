@@ -81,8 +81,11 @@ def train_in_folder(options: TrainOptions, console: Console | None = None) -> Pa
     return path
 
 
-def train_quietly(options: TrainOptions, console: Console) -> Path:
-    """The same without the results at its end, and what they promise: for one of several runs that are accounted together."""
+def train_quietly(options: TrainOptions, console: Console, problem: Problem | None = None) -> Path:
+    """The same without the results at its end, and what they promise: for one of several runs that are accounted together.
+
+    Given `problem`, the run is of that, and nothing is read again.
+    """
     options.check()
     started = time.perf_counter()
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
@@ -96,7 +99,7 @@ def train_quietly(options: TrainOptions, console: Console) -> Path:
         devices.connect()
         entropy = from_first(lambda: os.urandom(32)) if several() else None
         begin = _new if options.resume is None else _resumed
-        return begin(options, _Setting(path, devices, console, entropy, started, held))
+        return begin(options, _Setting(path, devices, console, entropy, started, held, problem))
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,13 @@ class _Setting:
     entropy: bytes | None
     started: float
     held: ExitStack
+    problem: Problem | None = None  # what the run is of, where that isn't to be read
+
+    def posed(self, options: TrainOptions, spent_before: Ledger) -> Problem:
+        """The problem that the options pose."""
+        if self.problem is not None:
+            return self.problem
+        return problem_for(options, self.devices, self.console, spent_before, self.entropy)
 
 
 def _new(options: TrainOptions, setting: _Setting) -> Path:
@@ -116,7 +126,7 @@ def _new(options: TrainOptions, setting: _Setting) -> Path:
 
     def prepared() -> tuple[Problem, Ledger, Plan]:
         spent_before = read_ledger(options.ledger)
-        problem = problem_for(options, setting.devices, setting.console, spent_before, setting.entropy)
+        problem = setting.posed(options, spent_before)
         _check_room(setting.devices, problem)
         check_canaries(options, problem)
         spent_before = spent_before.extend(problem.spent)
@@ -158,7 +168,7 @@ def _resumed(options: TrainOptions, setting: _Setting) -> Path:
         return resume
 
     def prepared() -> Problem:
-        problem = problem_for(options, setting.devices, setting.console, Ledger(), setting.entropy)
+        problem = setting.posed(options, Ledger())
         _check_room(setting.devices, problem)
         check_canaries(options, problem)
         return problem

@@ -8,11 +8,16 @@ from ..._errors import UsageError
 from .._effects import Effect
 from .._options import flag
 from ..train import TrainOptions
+from ..train._plan import DEFAULT_TARGET_EPSILON
 
 if TYPE_CHECKING:
     from ...accounting import RandomSearch
 
 _AROUND = 4.0  # by which factor the usual value is gone below and above
+_PARTS = (
+    5  # of the data that the usual batch is at most: of batches of half of them the RDP accountant can't tell enough
+)
+_LARGEST = 1e6
 _SET_BY_THE_SEARCH = (
     ("noise_multiplier", "whose budget sets the noise: give --target-epsilon"),
     ("accountant", "which the RDP accountant alone can account"),
@@ -87,6 +92,8 @@ class TuneOptions(TrainOptions):
             _checks.positive("--score-noise", self.score_noise, "give the noise in records, such as 50")
         for name in ("lrs", "clip_norms"):
             _check_range(flag(name), getattr(self, name))
+        for end in self.clip_norms or ():
+            _checks.clip_norm(end)
         if any(size < 1 for size in self.batch_sizes) or len(set(self.batch_sizes)) < len(self.batch_sizes):
             sizes = " ".join(map(str, self.batch_sizes))
             raise UsageError(f"--batch-sizes {sizes} must be different numbers of examples: such as 2048 4096")
@@ -117,8 +124,13 @@ class TuneOptions(TrainOptions):
             raise UsageError(
                 f"--batch-sizes has {too_large[0]}, and there are {num_examples} training examples: give at most these"
             )
-        usual = min(self._usual["batch_size"], num_examples)
+        usual = min(self._usual["batch_size"], max(1, num_examples // _PARTS))
         return self.batch_sizes or tuple(sorted({max(1, usual // 2), usual, min(2 * usual, num_examples)}))
+
+    @property
+    def budget(self) -> float:
+        """The ε of the whole search."""
+        return self.target_epsilon or self._usual["target_epsilon"] or DEFAULT_TARGET_EPSILON
 
     @property
     def epochs_of_each(self) -> int:
@@ -139,6 +151,7 @@ def _check_range(name: str, ends: tuple[float, float] | None) -> None:
     if ends is None:
         return
     for end in ends:
-        _checks.positive(name, end, "give the least and the largest, such as 0.25 4")
+        if _checks.positive(name, end, "give the least and the largest, such as 0.25 4") > _LARGEST:
+            raise UsageError(f"{name}={end:g} is above {_LARGEST:g}: give the least and the largest, such as 0.25 4")
     if ends[0] > ends[1]:
         raise UsageError(f"{name} {ends[0]:g} {ends[1]:g}: give the least first, and then the largest")

@@ -8,11 +8,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ... import _checks
+from ..._errors import UsageError
 from ...accounting import Budget, Ledger, event_epsilon, gaussian_event, least_noise
 from ...accounting._orders import curve_of, least_noise_under, ruled_out_above
 from ...dpsgd._run import DPSGD
 from .._sampling import adjacency_of
-from ..train._plan import DEFAULT_TARGET_EPSILON
 from ._options import TuneOptions
 
 if TYPE_CHECKING:
@@ -27,11 +28,13 @@ class Price:
     """What a search costs, known before its first run.
 
     Attributes:
+        num_examples: to train on.
         noise: the noise multiplier, by batch size.
         score_noise: of the number by which models are compared.
         event: of the whole search.
     """
 
+    num_examples: int
     noise: dict[int, float]
     score_noise: float
     event: "DpEvent"
@@ -50,11 +53,13 @@ def price(options: TuneOptions, num_examples: int, spent_before: Ledger) -> Pric
     """
     from dp_accounting import ComposedDpEvent
 
+    _checks.delta(options.delta, num_examples)
     search = options.search
     adjacency = adjacency_of(options.adjacency, options.sampling)
-    target = options.target_epsilon or DEFAULT_TARGET_EPSILON
-    spent = spent_before if spent_before.entries else Ledger(adjacency=adjacency)
-    budget = Budget(epsilon=target, delta=options.delta, accountant="rdp", ledger=spent)
+    none = Ledger(adjacency=adjacency)
+    none.check_like(spent_before)
+    spent = spent_before if spent_before.entries else none
+    budget = Budget(epsilon=options.budget, delta=options.delta, accountant="rdp", ledger=spent)
     sizes = options.sizes(num_examples)
     largest = max(sizes)
     runs = {size: _described(options, num_examples, size, adjacency) for size in sizes}
@@ -73,8 +78,22 @@ def price(options: TuneOptions, num_examples: int, spent_before: Ledger) -> Pric
     for size in sizes:
         if size != largest:
             scored = lambda sigma, size=size: ComposedDpEvent([event_of(size, sigma), score])
-            noise[size] = least_noise_under(costliest, scored, adjacency)
-    return Price(noise, score_noise, search.event(costliest))
+            found = least_noise_under(costliest, scored, delta=options.delta, runs=options.runs, adjacency=adjacency)
+            if found is None:
+                raise UsageError(
+                    f"batches of {size} among --batch-sizes {' '.join(map(str, sizes))}: the RDP accountant can't tell that they "
+                    f"cost no more than those of {largest}; where one has about half of the {num_examples} examples, it is at a "
+                    f"loss. Give smaller --batch-sizes, or one by --batch-size"
+                )
+            noise[size] = found
+    return Price(num_examples, noise, score_noise, search.event(costliest))
+
+
+def event_of_run(options: TuneOptions, price: Price, batch_size: int) -> "DpEvent":
+    """The event of one run of that batch size, as it was priced."""
+    adjacency = adjacency_of(options.adjacency, options.sampling)
+    run = _described(options, price.num_examples, batch_size, adjacency)
+    return replace(run, noise_multiplier=price.noise[batch_size]).event
 
 
 def _described(options: TuneOptions, num_examples: int, batch_size: int, adjacency: str) -> DPSGD:

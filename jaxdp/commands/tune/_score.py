@@ -2,8 +2,8 @@
 
 A record adds one less its Brier score, which is 1 for a prediction that is right and sure, and 0 for one that is wrong and sure;
 of numbers, one less their squared error, which is 0 from one bound to the other. So one record more or less moves the sum by at
-most 1. The records are those that were held back, or where the test set is public, by which no choice may be made, those that
-were trained on.
+most 1. The records are a table's that are held back, each by its own id, or else those that are trained on: no choice may be made
+by a test set, and which images are held back depends on how many there are.
 """
 
 from collections.abc import Callable
@@ -41,28 +41,27 @@ def of_numbers(task: dict[str, Any], estimates: np.ndarray, labels: np.ndarray) 
 _BY_TASK: dict[str, Rightness] = {Classes.kind: of_classes, Targets.kind: of_targets, Numbers.kind: of_numbers}
 
 
-def rightness(problem: Problem, params: Params) -> float:
-    """The sum over records, each between 0 and 1, of how right a model is; raises `UsageError` for a task without such a rule."""
+def check_task(problem: Problem) -> None:
+    """Refuse a task without such a rule."""
+    kind = problem.model.described["task"]["kind"]
+    if kind not in _BY_TASK:
+        raise UsageError(f"models for {kind} can't be compared by jaxdp tune, which knows {', '.join(_BY_TASK)}")
+
+
+def rightness(problem: Problem, params: Params, *, of_table: bool) -> float:
+    """The sum over records, each between 0 and 1, of how right a model is."""
     task = problem.model.described["task"]
-    if task["kind"] not in _BY_TASK:
-        raise UsageError(
-            f"models for {task['kind']} can't be compared by jaxdp tune, which knows {', '.join(_BY_TASK)}"
-        )
-    inputs, labels = columns(_scored(problem))
+    inputs, labels = columns(problem.test if of_table else problem.train)
     predicted = problem.model.predict(params, inputs).astype(np.float64)
     of_each = np.nan_to_num(_BY_TASK[task["kind"]](task, predicted, labels[:]))
     return float(of_each.clip(0, 1).sum())
 
 
-def records_scored(problem: Problem) -> int:
+def records_scored(problem: Problem, *, of_table: bool) -> int:
     """Over how many records a score adds up."""
-    return len(columns(_scored(problem))[1])
+    return len(columns(problem.test if of_table else problem.train)[1])
 
 
-def _scored(problem: Problem) -> Any:
-    return problem.train if problem.public_test else problem.test
-
-
-def scored_on(problem: Problem) -> str:
+def scored_on(*, of_table: bool) -> str:
     """The records, in words."""
-    return "the training examples" if problem.public_test else "the records held back"
+    return "the records held back" if of_table else "the training examples"

@@ -28,20 +28,22 @@ def statement_of(
     kept = (
         "That no run was drawn satisfies" if none_drawn else "The model that was kept and its hyper-parameters satisfy"
     )
+    held_back = "" if options.is_table or problem.public_test else "The examples held back are not protected either. "
     paragraphs = [
         f"{kept} {pair}-differential privacy by the RDP accountant of Google's dp-accounting (optimal order "
         f"{spent.order:g}): that is the price of the whole search, of which one run alone costs a part.",
         *_before(ledger, options.delta),
         f"Unit and adjacency: one example; two data sets are neighbours if {adjacency}. The number of examples, "
-        f"{problem.examples:,}, is treated as public.",
+        f"{price.num_examples:,}, is treated as public.",
         f"Mechanism: a random search, accounted by theorems 2 and 6 of arXiv 2110.03620. The number of runs was drawn from "
-        f"{options.search.in_words()}, before the first of them and without looking at the data. "
-        f"{_runs(options, price)} After each, {scored_on(problem)} were predicted, and the sum of how right each prediction was, "
-        f"from 0 to 1 by its Brier score, was noised with a standard deviation of {price.score_noise:g}. The model with the "
-        "largest such number was kept, and all others were erased.",
+        f"{options.search.in_words()}, before the first of them and without looking at the data. {_runs(options, price)} After "
+        f"each, {scored_on(of_table=options.is_table)} were predicted, and the sum of how right each prediction was, from 0 to 1 "
+        f"by its Brier score, was noised with a standard deviation of {price.score_noise:g}. The model with the largest such "
+        "number was kept, and all others were erased.",
         "Protected: the model that was kept and the learning rate, clip norm and batch size that it was trained with.",
-        "Not protected: how many runs there were, and what came of the others; losses, accuracies and gradient norms measured on "
-        "the data; choices that were made before, such as the ends of what was searched, if they looked at the data. JAX's "
+        "Not protected: how many runs there were, and so how long the search took, and what came of the others; losses, "
+        "accuracies and gradient norms measured on the data; choices that were made before, such as the ends of what was "
+        f"searched, if they looked at the data. {held_back}JAX's "
         "random generators are not cryptographic, and floating-point noise is discrete; what it costs that the noise ends is "
         "taken from delta. "
         + (seeded("This search") if options.seed is not None else "The keys of all runs were erased."),

@@ -5,6 +5,7 @@ folder keeps the best model at its end, with a statement of what the whole searc
 """
 
 import importlib.metadata
+import itertools
 import json
 import secrets
 import shlex
@@ -17,25 +18,29 @@ from typing import Any
 
 from rich.console import Console
 
+from ..._errors import UsageError
 from ..._interrupts import resumable, stop_here
 from ...accounting import Ledger, Spent, event_epsilon, event_from_dict, event_to_dict
+from ...dpsgd._run import DPSGD
 from ...mechanisms import Gaussian
+from ...runs._checkpoint import save_model
 from ...runs._devices import Devices, use_devices
 from ...runs._finished import load_run
-from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path, still_new
+from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others
 from ...runs._key_source import KeySource
 from ...runs._report import say
 from .. import _options
 from .._sampling import adjacency_of
 from ..train._ledger import read_ledger
+from ..train._plan import resolve_plan
 from ..train._problem import Problem
 from ..train._report import summary_table
 from ..train._results import published
 from ..train._train import problem_for, train_quietly
 from ._options import TuneOptions
 from ._picture import plot_trials
-from ._price import Price, price
-from ._score import records_scored, rightness, scored_on
+from ._price import Price, event_of_run, price
+from ._score import check_task, records_scored, rightness, scored_on
 from ._statement import statement_of
 from ._trials import Trial, drawn, keep_trials, kept_trials
 
@@ -58,21 +63,39 @@ def tune(options: TuneOptions, console: Console | None = None) -> Path:
     """
     options.check()
     console = console or Console()
-    name = f"{options.dataset.replace('/', '-')}-{options.architecture}-tune"
-    path = options.resume or options.output or new_path(name)
+    path = options.resume or options.output or _new_path(options)
     say(
         console,
         f"jaxdp: {options.architecture} on {options.dataset}, a search of {options.runs:g} runs or so, in {path}",
     )
-    devices = use_devices(options.device, options.devices)
-    with ExitStack() as held:
-        begin = _new if options.resume is None else _resumed
-        search = begin(options, still_new(path, options.output or options.resume, name), devices, console, held)
-        if not search.folder.is_finished:
-            with resumable(f"jaxdp tune --resume {shlex.quote(str(search.folder.path))}"):
+    if options.resume is not None and RunFolder.existing(path).is_finished:
+        _check_options(RunFolder(path), options)
+    else:
+        devices = use_devices(options.device, options.devices)
+        with ExitStack() as held:
+            begin = _new if options.resume is None else _resumed
+            search = begin(options, path, devices, console, held)
+            with resumable(f"jaxdp tune --resume {shlex.quote(str(path))}"):
                 search.run()
-        search.show()
-        return search.folder.path
+    _show(RunFolder(path), console)
+    return path
+
+
+def _new_path(options: TuneOptions) -> Path:
+    """A folder that tells no time: how long a search took says how many runs it had."""
+    path = Path("runs") / f"{options.dataset.replace('/', '-')}-{options.architecture}-tune"
+    others = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
+    return next(each for each in itertools.chain([path], others) if not each.exists())
+
+
+def _show(folder: RunFolder, console: Console) -> None:
+    """The results, and what they promise."""
+    summary = folder.summary()
+    if "model" in summary:
+        console.print(summary_table(summary))
+    else:
+        say(console, "no run was drawn, as may happen: there is no model, and what the statement says is spent")
+    say(console, (folder.path / "statement.txt").read_text("utf-8"))
 
 
 @dataclass
@@ -91,27 +114,17 @@ class _Search:
     def run(self) -> None:
         """Make the runs that are left, keep the best, erase all else, and state what it cost."""
         if not self.folder.is_trained:
-            trials = kept_trials(self.folder)
-            for i in range(len(trials)):
-                if trials[i].score is None:
+            made = kept_trials(self.folder)
+            for i in range(len(made)):
+                if made[i].score is None:
                     stop_here()
-                    trials[i] = replace(trials[i], score=self._made(i, trials))
-                    keep_trials(self.folder, trials)
-            self._keep(trials)
-        shutil.rmtree(self.folder.private / _TRIALS, ignore_errors=True)
+                    made[i] = replace(made[i], score=self._made(i, made))
+                    keep_trials(self.folder, made)
+            self._keep(made)
+        if (trials := self.folder.private / _TRIALS).exists():
+            shutil.rmtree(trials)
         self.folder.erase()
         self._publish()
-
-    def show(self) -> None:
-        """The results, and what they promise."""
-        summary = self.folder.summary()
-        if "model" in summary:
-            self.console.print(summary_table(summary))
-        else:
-            say(
-                self.console, "no run was drawn, as may happen: there is no model, and what the statement says is spent"
-            )
-        say(self.console, (self.folder.path / "statement.txt").read_text("utf-8"))
 
     def _made(self, i: int, trials: list[Trial]) -> float:
         """Train one model, and how it did."""
@@ -121,22 +134,24 @@ class _Search:
         say(self.console, f"{number}: {said} (ε below is of this run alone)")
         path = self.folder.private / _TRIALS / str(i + 1)
         begun = (path / "config.json").exists()
-        train_quietly(
-            self.options.of_a_run(
-                lr=trial.lr,
-                clip_norm=trial.clip_norm,
-                batch_size=trial.batch_size,
-                noise_multiplier=self.price.noise[trial.batch_size],
-                seed=trial.seed,
-                output=path,
-                resume=path if begun else None,
-            ),
-            self.console,
+        if path.exists() and not begun:  # but for half a file
+            shutil.rmtree(path)
+        of_run = self.options.of_a_run(
+            **_drawn(trial),
+            noise_multiplier=self.price.noise[trial.batch_size],
+            output=path,
+            resume=path if begun else None,
         )
+        train_quietly(of_run, self.console, self.problem)
+        made = DPSGD.from_dict(RunFolder(path).read_json("config.json")["plan"]["run"])
+        if made.event != event_of_run(self.options, self.price, trial.batch_size):
+            raise UsageError(f"{path} is not the run that was accounted: start the search anew, and report this")
         noise = Gaussian(noise_multiplier=self.price.score_noise, sensitivity=1.0)
-        score = float(noise(rightness(self.problem, load_run(path).params), key=self.keys.key(f"score {i}")))
-        right = score / records_scored(self.problem)
-        say(self.console, f"{number}: {right:.2%} right on {scored_on(self.problem)}, under noise")
+        of_table = self.options.is_table
+        right = rightness(self.problem, load_run(path).params, of_table=of_table)
+        score = float(noise(right, key=self.keys.key(f"score {i}")))
+        shown = score / records_scored(self.problem, of_table=of_table)
+        say(self.console, f"{number}: {shown:.2%} right on {scored_on(of_table=of_table)}, under noise")
         return score
 
     def _keep(self, trials: list[Trial]) -> None:
@@ -153,12 +168,18 @@ class _Search:
         if trials:
             best = max(range(len(trials)), key=lambda i: trials[i].score or 0.0)
             source = RunFolder(folder.private / _TRIALS / str(best + 1))
-            shutil.rmtree(folder.path / "model", ignore_errors=True)
-            shutil.copytree(source.path / "model", folder.path / "model")
+            best_run = load_run(source.path)
+            save_model(folder.path / "model", best_run.params, best_run.step)  # anew, so that its time says nothing
             folder.keep_metrics(source.metrics())
             shutil.copyfile(source.plot, folder.plot)
             title = f"{self.options.architecture} on {self.problem.name}, ε = {spent.epsilon:.3f} with the search"
-            plot_trials(trials, best, records_scored(self.problem), title, folder.private / "trials.png")
+            plot_trials(
+                trials,
+                best,
+                records_scored(self.problem, of_table=self.options.is_table),
+                title,
+                folder.private / "trials.png",
+            )
             for picture in (folder.plot, folder.private / "trials.png"):
                 close_to_others(picture)
             self.config |= {"plan": source.read_json("config.json")["plan"]}
@@ -199,13 +220,18 @@ def _new(options: TuneOptions, path: Path, devices: Devices, console: Console, h
     started = time.perf_counter()
     spent_before = read_ledger(options.ledger)
     problem = problem_for(options, devices, console, Ledger())
+    check_task(problem)
+    if options.recipe_in_use.noise_multiplier is not None:
+        say(console, f"the noise multiplier of the recipe {options.recipe} isn't used: the budget sets it")
     say(console, "finding the least noise for the budget")
     found = price(options, problem.examples, spent_before)
+    _check_runs(options, found)
     versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
     config = {
         "command": "tune",
         "options": _options.to_dict(replace(_options.alone(options), seed=None)),
         "search": {
+            "num_examples": found.num_examples,
             "noise": [[size, sigma] for size, sigma in found.noise.items()],
             "score_noise": found.score_noise,
             "event": event_to_dict(found.event),
@@ -228,19 +254,38 @@ def _resumed(options: TuneOptions, path: Path, devices: Devices, console: Consol
     """A search that is gone on with, if anything is left to do."""
     folder = RunFolder.existing(path)
     config = folder.read_json("config.json")
+    _check_options(folder, options)
     with as_written(folder.path / "config.json"):
-        _options.check_resumed(folder.path, folder.options(), options)
         found = config["search"]
         noise = {int(size): float(sigma) for size, sigma in found["noise"]}
-        paid = Price(noise, float(found["score_noise"]), event_from_dict(found["event"]))
-    if not folder.is_finished:
-        held.enter_context(folder.locked())
+        paid = Price(int(found["num_examples"]), noise, float(found["score_noise"]), event_from_dict(found["event"]))
+    held.enter_context(folder.locked())
     problem = problem_for(options, devices, console, Ledger())
     if not folder.is_trained:
         folder.check_data(problem.fingerprint)
     return _Search(
         options, folder, problem, paid, _keys(options, config, problem), config, console, time.perf_counter()
     )
+
+
+def _check_options(folder: RunFolder, options: TuneOptions) -> None:
+    with as_written(folder.path / "config.json"):
+        _options.check_resumed(folder.path, folder.options(), options)
+
+
+def _check_runs(options: TuneOptions, price: Price) -> None:
+    """Refuse now what would make a run impossible that may be drawn later."""
+    low, high = ({name: ends[end] for name, ends in options.ranges.items()} for end in (0, 1))
+    for size, sigma in price.noise.items():
+        for ends in (low, high):
+            of_run = options.of_a_run(**ends, batch_size=size, noise_multiplier=sigma)
+            of_run.check()
+            resolve_plan(of_run, price.num_examples, Ledger())
+
+
+def _drawn(trial: Trial) -> dict[str, Any]:
+    """What a run drew, by the names of its options."""
+    return {name: getattr(trial, name) for name in ("lr", "clip_norm", "batch_size", "seed")}
 
 
 def _keys(options: TuneOptions, config: dict[str, Any], problem: Problem) -> KeySource:
