@@ -83,6 +83,35 @@ def test_an_argument_that_is_like_no_other_is_left_to_python_and_signatures_stay
     privatize: Any = jaxdp.privatize
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         privatize(noise_multiplier=1.0, expected_batch_size=4, key=jax.random.key(0), colour="red")
-    assert list(inspect.signature(privatize).parameters) == ["noise_multiplier", "expected_batch_size", "key", "noise"]
+    assert list(inspect.signature(privatize).parameters) == [
+        "noise_multiplier",
+        "expected_batch_size",
+        "key",
+        "noise",
+        "steps",
+    ]
     assert next(iter(inspect.signature(jaxdp.DPSGD).parameters)) == "num_examples"
     assert jaxdp.dp_adam(0.1, eps=1e-6, noise_multiplier=1.0, expected_batch_size=4, key=jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("num_microbatches", "each example is clipped by itself"),
+        ("epochs", "give steps, which are epochs"),
+        ("target_epsilon", "run.with_noise_for"),
+    ],
+)
+def test_what_others_have_and_jaxdp_has_not_is_answered_with_what_to_do(name: str, said: str) -> None:
+    described: Any = {
+        "num_examples": 8,
+        "expected_batch_size": 4,
+        "steps": 2,
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.0,
+    }
+    with pytest.raises(jaxdp.UsageError, match=said):
+        jaxdp.DPSGD(**described, **{name: 4})
+    with pytest.raises(jaxdp.UsageError, match="did you mean epsilon"):
+        other: Any = {"target_epsilon": 1.0, "delta": 1e-5}
+        jaxdp.DPSGD(**described).with_noise_for(**other)

@@ -9,7 +9,12 @@ from ._arrays import (
     numbers_alone as numbers_alone,
     step as step,
 )
-from ._names import fields_explained as fields_explained, meant as meant, names_explained as names_explained
+from ._names import (
+    fields_explained as fields_explained,
+    meant as meant,
+    names_explained as names_explained,
+    without as without,
+)
 from ._plain import (
     Count as Count,
     Real as Real,

@@ -18,7 +18,7 @@ _SAME = (  # names that jaxdp, other libraries and papers have for one thing; of
     ("lr", "learning_rate", "eta", "step_size"),
     ("epsilon", "target_epsilon", "eps", "budget"),
     ("batch_size", "expected_batch_size", "batch", "lot_size", "logical_batch_size"),
-    ("microbatch_size", "microbatches", "num_microbatches", "max_physical_batch_size", "physical_batch_size"),
+    ("microbatch_size", "microbatches", "max_physical_batch_size", "physical_batch_size"),
     ("delta", "target_delta"),
     ("epochs", "num_epochs", "epoch"),
     ("steps", "num_steps", "iterations"),
@@ -31,6 +31,19 @@ _SAME = (  # names that jaxdp, other libraries and papers have for one thing; of
     ("ema", "ema_decay"),
     ("seed", "key", "random_seed", "rng"),
 )
+
+
+_WITHOUT = {  # names of what has no argument here, with what to do
+    "num_microbatches": "each example is clipped by itself here, as with num_microbatches = batch size elsewhere: leave it out "
+    "(microbatch_size bounds memory alone)",
+    "epochs": "give steps, which are epochs * num_examples / expected_batch_size, rounded",
+    "target_epsilon": "give any noise_multiplier, and then run.with_noise_for(epsilon=..., delta=...)",
+}
+
+
+def without(name: str) -> str | None:
+    """What to do about a name of others that has no counterpart; None for one that has, or is unknown."""
+    return _WITHOUT.get(name)
 
 
 def meant(name: str, known: Collection[str]) -> str | None:
@@ -53,8 +66,11 @@ def names_explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
             near = (
                 [] if passes_on else difflib.get_close_matches(name, free, n=1)
             )  # what is passed on is for others to know
-            if right := meant(name, free) or next(iter(near), None):
-                called = function.__qualname__.removesuffix(".__init__")
+            called = function.__qualname__.removesuffix(".__init__")
+            right = meant(name, free)
+            if right is None and (instead := without(name)):
+                raise UsageError(f"{called} has no argument {name}: {instead}")
+            if right := right or next(iter(near), None):
                 raise UsageError(f"{called} has no argument {name}: did you mean {right}?")
         return function(*args, **kwargs)
 

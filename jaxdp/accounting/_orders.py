@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _STEPS = 10_000
 _TINY = 60.0  # the natural logarithm of one over what is nothing
 _LEAST = 11.0  # where the RDP accountant's orders are whole numbers: between closer ones q would underflow
+_LARGEST = 4096.0
 _TOLERANCE = 1e-3  # of a noise multiplier
 
 
@@ -60,7 +61,7 @@ def least_noise_under(
     runs: float,
     adjacency: str = "add_or_remove_one",
 ) -> float | None:
-    """The smallest noise multiplier, within a thousandth, for whose event `bound` can stand; None where none up to 2^20 has one.
+    """The smallest noise multiplier, within a thousandth, for whose event `bound` can stand; None where none up to 4096 has one.
 
     It costs no more at any order; and its noise's end takes no more of δ, or in `runs` runs nothing to speak of.
     """
@@ -73,7 +74,7 @@ def least_noise_under(
 
     while not fits(high):
         low, high = high, 2 * high
-        if high > 2.0**20:
+        if high > _LARGEST:
             return None
     while fits(low) and low > 2.0**-4:
         low, high = low / 2, low

@@ -11,7 +11,7 @@ from tyro.constructors import (
     UnsupportedTypeAnnotationError,
 )
 
-from .._checks import meant
+from .._checks import meant, without
 from .._errors import UsageError
 
 IN_WORDS = ConstructorRegistry()
@@ -74,5 +74,7 @@ def check_names(given: list[str], known: set[str]) -> None:
         name = typed.partition("=")[0].removeprefix("--").replace("-", "_")
         if not typed.startswith("--") or name in known:
             continue
+        if name == "num_microbatches":
+            raise UsageError(f"{typed.partition('=')[0]}: {without(name)}")
         if right := meant(name, known):
             raise UsageError(f"{typed.partition('=')[0]} is --{right.replace('_', '-')} here: give that")

@@ -68,7 +68,11 @@ def read_columns(
         header = next(iter(rows))
         names = header[1:] if chosen is None else list(chosen)
         if missing := [name for name in names if name not in header[1:]]:
-            raise UsageError(f"{path} has no column {', '.join(missing[:5])}; it has {', '.join(header[1:6])}, ...")
+            more = ", ..." if len(header) > 6 else ""
+            first = f" (the first column, {header[0]}, is taken for the ids)" if header[0] in missing else ""
+            raise UsageError(
+                f"{path} has no column {', '.join(missing[:5])}{first}; it has {', '.join(header[1:6])}{more}"
+            )
         places = [header.index(name) for name in names]
         ids, parts, chunk = [], [], []
         for number, row in enumerate(rows, start=2):

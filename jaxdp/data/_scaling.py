@@ -88,7 +88,10 @@ def read_bounds(path: Path, names: tuple[str, ...]) -> Bounds:
     _checks.texts("names", names)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = csv.DictReader(file)
+            first = file.readline()
+            file.seek(0)
+            divider = next((each for each in ";\t" if first.count(each) == 2), ",")
+            lines = csv.DictReader(file, delimiter=divider)
             header = lines.fieldnames or ()
             given = list(lines)
     except (OSError, csv.Error, UnicodeDecodeError) as error:

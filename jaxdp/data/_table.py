@@ -39,7 +39,12 @@ class Encoding:
 
     def read(self, path: Path) -> tuple[tuple[str, ...], Float32[np.ndarray, "rows features"]]:
         """Ids and encoded features of a file; raises `UsageError` as `read_columns` does, and for what is missing."""
-        raw = read_columns(path, self.columns, self.categories)
+        raw = read_columns(
+            path,
+            self.columns,
+            self.categories,
+            otherwise="the model was trained on no other kind of value: mend it in the file",
+        )
         return raw.ids, self.encoded(path, raw)
 
     def encoded(self, path: Path, raw: Columns) -> Float32[np.ndarray, "rows features"]:
@@ -154,14 +159,14 @@ def declared_categories(declared: Sequence[str], columns: Sequence[str]) -> dict
         if not equals or len(set(values.split(","))) < 2:
             raise UsageError(f"--categories {text!r} is not of the form column=value,value: such as sex=f,m")
         if name in columns:
-            found[name] = tuple(values.split(","))
+            found[name] = tuple(each.strip() for each in values.split(","))
     return found
 
 
 def declared_classes(declared: str) -> tuple[str, ...]:
     """The classes of a target from "value,value"; raises `UsageError` for fewer than two, none of them empty or given twice."""
     _checks.text("declared", declared)
-    classes = tuple(declared.split(","))
+    classes = tuple(each.strip() for each in declared.split(","))
     if len(classes) < 2 or "" in classes or len(set(classes)) < len(classes):
         raise UsageError(
             f"--classes={declared} is not of the form value,value: name each class once, two or more, such as low,middle,high"
@@ -301,5 +306,5 @@ def _check_missing(path: Path, raw: Columns, missing: str) -> None:
     if len(rows) and missing == "refuse":
         raise UsageError(
             f"{path} has {len(rows)} missing numbers, the first at id {raw.ids[rows[0]]}, column {raw.names[columns[0]]}: choose "
-            "--missing middle to put them in the middle of their bounds, or fill them in"
+            "--missing middle in training to put them in the middle of their bounds, or fill them in"
         )

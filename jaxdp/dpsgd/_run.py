@@ -208,6 +208,7 @@ class DPSGD:
         of the first as it trains."""
         return accounting.accountants_of(self.event, self.adjacency)
 
+    @_checks.names_explained
     def within(
         self, *, epsilon: float, delta: float, accountant: str = "rdp", ledger: accounting.Ledger | None = None
     ) -> "DPSGD":
@@ -239,6 +240,7 @@ class DPSGD:
             )
         return replace(self, steps=steps)
 
+    @_checks.names_explained
     def with_noise_for(
         self, *, epsilon: float, delta: float, accountant: str = "rdp", ledger: accounting.Ledger | None = None
     ) -> "DPSGD":
@@ -274,6 +276,7 @@ class DPSGD:
             return f"one user, with at most {self.records_per_user} records (further ones were not used)", "users"
         return "one training example", "examples"
 
+    @_checks.names_explained
     def epsilon(self, *, delta: float, accountant: str = "rdp", steps: int | None = None) -> float:
         """The epsilon of the run.
 
@@ -298,6 +301,7 @@ class DPSGD:
         event = self.event_of(self.steps if steps is None else steps)
         return accounting.event_epsilon(event, delta=delta, accountant=accountant, adjacency=self.adjacency)
 
+    @_checks.names_explained
     def statement(
         self, *, delta: float, steps: int | None = None, spent_before: accounting.Ledger | None = None
     ) -> str:
@@ -328,6 +332,7 @@ class DPSGD:
         """
         return self.sampling.sampler(self, key, capacity=capacity)
 
+    @_checks.names_explained
     def clipped_grad(self, loss_fn: LossFn, *, has_aux: bool = False, precision: str = "auto") -> ClippedGrad:
         """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size. What is shared with an axis of
         length num_examples is refused, unless by `jaxdp.Shared`."""
@@ -342,12 +347,16 @@ class DPSGD:
         return replace(grad_fn, num_examples=self.num_examples)
 
     def privatize(self, key: Key[Array, ""]) -> optax.GradientTransformationExtraArgs:
-        """`jaxdp.privatize` with the run's noise and expected batch size; under a `Quantile` rule, what is left for the sum."""
+        """`jaxdp.privatize` with the run's noise, expected batch size and steps; of a `Quantile` rule's noise, what is left.
+
+        An update after the run's last step is refused, or under `jax.jit` NaN throughout: epsilon is of these steps alone.
+        """
         return privatize(
             noise_multiplier=self.noise_multiplier_of_sum,
             expected_batch_size=self.expected_batch_size,
             key=key,
             noise=self.noise,
+            steps=self.steps,
         )
 
     def make_step(

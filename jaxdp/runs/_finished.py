@@ -16,7 +16,7 @@ from ._checkpoint import CheckpointFolder, load_model
 from ._folder import RunFolder, as_written
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FinishedRun:
     """A run as its folder has it, finished or under way.
 
@@ -54,6 +54,11 @@ class FinishedRun:
     target_names: tuple[str, ...] | None = None
     classes: tuple[str, ...] | None = None
     task: str = "classes"
+
+    def __repr__(self) -> str:
+        """Where it is, and what came of it; not its parameters."""
+        shown = {"path": str(self.path), "step": self.step, "summary": self.summary}
+        return f"FinishedRun({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def predict(self, inputs: Num[np.ndarray, "n ..."]) -> Float[np.ndarray, "n classes"]:
         """Class probabilities of images; of a table's features targets' or classes' probabilities, or numbers in their unit.

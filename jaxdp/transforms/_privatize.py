@@ -23,7 +23,12 @@ PrivatizeState = GaussianState  # under Gaussian noise, and without any
 
 @_checks.names_explained
 def privatize(
-    *, noise_multiplier: float, expected_batch_size: float, key: Key[Array, ""], noise: Noise = _GAUSSIAN
+    *,
+    noise_multiplier: float,
+    expected_batch_size: float,
+    key: Key[Array, ""],
+    noise: Noise = _GAUSSIAN,
+    steps: int | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     r"""Gaussian mechanism as an optax transform: clipped SUM in, noisy mean out.
 
@@ -51,6 +56,7 @@ def privatize(
         key: scalar key, used for the noise and nothing else. There is no default.
         noise: what is added, of σΔ as its scale; `jaxdp.noise.Gaussian()`, whose state is a `PrivatizeState`. Of another noise
             read its own description.
+        steps: how many updates are accounted, if that is known: a further one is refused, or under `jax.jit` NaN throughout.
 
     Returns:
         A transform whose `update(sums, state, params=None, *, sensitivity)` gives float32 noisy means. `sensitivity` is
@@ -59,8 +65,8 @@ def privatize(
 
     Raises:
         UsageError: here for a noise multiplier or batch size that is traced, an array, or out of range; in the update for
-            a sensitivity that is missing or not above 0 and finite, for sums in which NaN or infinity can be seen, and under
-            `jax.vmap` or `jax.shard_map` with one key for several sums.
+            a sensitivity that is missing or not above 0 and finite, for an update after the last of `steps`, for sums in which
+            NaN or infinity can be seen, and under `jax.vmap` or `jax.shard_map` with one key for several sums.
 
     Examples:
         >>> import jax, jax.numpy as jnp, jaxdp
@@ -80,6 +86,7 @@ def privatize(
     )
     _checks.key(key)
     check_noise(noise)
+    most = None if steps is None else _checks.count("steps", steps, "give the number of updates that are accounted")
 
     def init(params: Params) -> Any:
         return noise.init(key, params) if sigma > 0 else GaussianState(key, jnp.zeros((), jnp.int32))
@@ -98,10 +105,25 @@ def privatize(
             check_state(state)
             state = state._replace(step=state.step + 1)
         else:
-            sums, state = noise.update(state, sums, scale)
+            sums, state = noise.update(state, sums, scale if most is None else _while_accounted(most, state, scale))
         return jax.tree.map(lambda total: total / jnp.float32(divisor), sums), state
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _while_accounted(steps: int, state: Any, scale: Any) -> Any:
+    """The scale of the noise, where the update is one of those that are accounted; of a noise that counts none, as it is."""
+    made = getattr(state, "step", None)
+    if made is None:
+        return scale
+    if isinstance(made, Tracer):
+        return jnp.where(made < steps, scale, jnp.nan)
+    if int(made) >= steps:
+        raise UsageError(
+            f"privatize: update {int(made) + 1} is after the last of the run's steps={steps}, of which alone epsilon is: "
+            "describe a run of more steps"
+        )
+    return scale
 
 
 def noise_scale(sigma: float, sensitivity: Any) -> Any:

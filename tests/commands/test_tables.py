@@ -336,3 +336,25 @@ def test_targets_leave_features_and_are_none_themselves(
     command = ["train", "--dataset", "csv", *files, "--bounds", "0", "40", "--delta", "1e-3", *more]
     assert said in refused([*command, "--output", str(tmp_path / "run")], capsys)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_target_that_is_misspelt_is_named_before_any_cell_is_read(tmp_path: Path, capsys) -> None:
+    (tmp_path / "f.csv").write_text("id,age,segment\n1,3,high\n2,4,low\n")
+    line = refused(
+        ["train", "--dataset", "csv", "--features", str(tmp_path / "f.csv"), "--target-columns", "segmnet", *BOUNDS],
+        capsys,
+    )
+    assert "--target-columns=segmnet" in line
+    assert "did you mean segment?" in line
+
+
+def test_a_file_of_bounds_is_divided_as_a_spreadsheet_does(tmp_path: Path) -> None:
+    for divider in ",;\t":
+        (tmp_path / "b.csv").write_text(f"name,lower,upper\nage,0,{99}\n".replace(",", divider))
+        bounds = data.read_bounds(tmp_path / "b.csv", ("age",))
+        assert (bounds.lower.tolist(), bounds.upper.tolist()) == ([0.0], [99.0])
+
+
+def test_blanks_after_commas_are_no_part_of_a_class_or_a_category() -> None:
+    assert data.declared_classes("low, mid, high") == ("low", "mid", "high")
+    assert data.declared_categories(["region=north, south"], ["region"]) == {"region": ("north", "south")}

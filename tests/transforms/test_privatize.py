@@ -245,3 +245,18 @@ def test_sums_that_no_noise_hides_are_refused_where_they_can_be_seen(value: floa
     sums = {"w": jnp.ones(3), "b": jnp.array([0.0, value])}
     with pytest.raises(jaxdp.UsageError, match="updates hold NaN or infinity"):
         tx.update(sums, tx.init(sums), sensitivity=1.0)
+
+
+def test_no_update_is_made_after_the_last_that_is_accounted() -> None:
+    run = jaxdp.DPSGD(num_examples=8, expected_batch_size=4, steps=2, clip_norm=1.0, noise_multiplier=1.0)
+    tx = run.privatize(jax.random.key(0))
+    sums = {"w": jnp.ones(3)}
+    state = tx.init(sums)
+    compiled = jax.jit(lambda state: tx.update(sums, state, sensitivity=1.0))
+    for _ in range(2):
+        eager, state = tx.update(sums, state, sensitivity=1.0)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(eager))
+    with pytest.raises(jaxdp.UsageError, match="after the last of the run's steps=2"):
+        tx.update(sums, state, sensitivity=1.0)
+    assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(compiled(state)[0]))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(compiled(tx.init(sums))[0]))

@@ -68,7 +68,10 @@ _EFFECTS = (
     Effect(
         _OF_TABLES,
         lambda run: run.is_table,
-        lambda run: f"on --dataset {run.dataset}, which is no table",
+        lambda run: (
+            f"on --dataset {run.dataset}, which is no table"
+            + (": that is --dataset csv, with its file as --features" if "." in run.dataset else "")
+        ),
         ", or give --dataset csv",
     ),
     Effect(
@@ -172,10 +175,10 @@ class TrainOptions(OneOfSeveral):
     """with --folds: train this one alone, counted from 1"""
     recipe: Annotated[str | None, tyro.conf.arg(help=_ABOUT_RECIPES)] = None
     model: str | None = None
-    """scattering, a linear model on wavelet scattering features, cnn, the tutorials' CNN (26,010 parameters on MNIST), mlp, their
-    MLP 784-256-64-10 with dropout 0.2, strided, a CNN without pooling, or for csv dense, a dense network with layer and weight
-    normalisation and dropout 0.2; by default scattering, and dense for csv. From Python also one of your own, in
-    jaxdp.models.MODELS"""
+    """scattering, a linear model on wavelet scattering features, cnn, the tutorials' CNN (26,010 parameters on MNIST; pixels from
+    -1 to 1; tanh, where TF Privacy's has --activation relu), mlp, their MLP 784-256-64-10 with dropout 0.2, strided, a CNN
+    without pooling, or for csv dense, a dense network with layer and weight normalisation and dropout 0.2; by default scattering,
+    and dense for csv. From Python also one of your own, in jaxdp.models.MODELS"""
     hidden: tuple[int, ...] | None = None
     """widths of hidden layers, of scattering (none by default) and of dense (2048 1048 by default)"""
     scales: int = 2

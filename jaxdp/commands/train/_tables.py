@@ -1,5 +1,6 @@
 """The problem that a table poses: which records to train on, how they are encoded, and what encoding them cost."""
 
+import difflib
 import hashlib
 from pathlib import Path
 
@@ -84,7 +85,10 @@ def _targets(
 def _columns(features: Path, options: TrainOptions) -> tuple[str, ...]:
     """The columns to learn from, among which no target is."""
     columns = datasets.chosen_columns(features, options.columns)
-    targets = options.target_columns
+    targets, header = options.target_columns, header_of(features)[1:]
+    if absent := [name for name in targets if name not in header]:
+        near = "".join(f": did you mean {name}?" for name in difflib.get_close_matches(absent[0], header, n=1))
+        raise UsageError(f"--target-columns={absent[0]}: {features} has no such column behind its ids{near}")
     if options.columns is not None and (both := [name for name in columns if name in targets]):
         raise UsageError(
             f"--columns={options.columns} lists {both[0]}, which is one of --target-columns: leave it out there"

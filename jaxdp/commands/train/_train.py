@@ -165,6 +165,7 @@ def _resumed(options: TrainOptions, setting: _Setting) -> Path:
 
     folder = on_first(opened)
     if from_first(lambda: b"finished" if folder is not None and folder.is_finished else b""):
+        say(setting.console, "this run is finished: nothing is left to do")
         return resume
 
     def prepared() -> Problem:
@@ -301,6 +302,8 @@ class _Job:
             start = fresh
             checkpoints.save(start)
         self.folder.keep_metrics(start.metrics)
+        if start.state.step:
+            say(self.setting.console, f"going on after step {start.state.step} of {self.plan.steps}")
         return start
 
     @cached_property

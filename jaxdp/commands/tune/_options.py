@@ -8,7 +8,6 @@ from ..._errors import UsageError
 from .._effects import Effect
 from .._options import flag
 from ..train import TrainOptions
-from ..train._plan import DEFAULT_TARGET_EPSILON
 
 if TYPE_CHECKING:
     from ...accounting import RandomSearch
@@ -19,7 +18,7 @@ _PARTS = (
 )
 _LARGEST = 1e6
 _SET_BY_THE_SEARCH = (
-    ("noise_multiplier", "whose budget sets the noise: give --target-epsilon"),
+    ("noise_multiplier", "whose --target-epsilon sets the noise"),
     ("accountant", "which the RDP accountant alone can account"),
     ("sampling", "whose runs take Poisson sampling"),
     ("truncated_batch_size", "whose runs take Poisson sampling"),
@@ -27,9 +26,9 @@ _SET_BY_THE_SEARCH = (
     ("fold", "which compares models on one part of the records"),
     *((name, "whose epsilon covers the records held back, too") for name in ("patience", "keep", "plateau_factor")),
     ("plateau_patience", "whose epsilon covers the records held back, too"),
-    ("audit_canaries", "which leaves one of several models: plant them by jaxdp train"),
-    ("canaries", "which leaves one of several models: plant them by jaxdp train"),
-    ("bounds_noise", "which would estimate bounds in each run: give --bounds or --bounds-file"),
+    ("audit_canaries", "which leaves one of several models"),
+    ("canaries", "which leaves one of several models"),
+    ("bounds_noise", "which would estimate bounds in each run, where --bounds and --bounds-file declare them"),
     ("distributed", "which makes its runs in one process"),
     ("coordinator", "which makes its runs in one process"),
     ("num_processes", "which makes its runs in one process"),
@@ -130,6 +129,8 @@ class TuneOptions(TrainOptions):
     @property
     def budget(self) -> float:
         """The ε of the whole search."""
+        from ..train._plan import DEFAULT_TARGET_EPSILON  # which needs JAX
+
         return self.target_epsilon or self._usual["target_epsilon"] or DEFAULT_TARGET_EPSILON
 
     @property

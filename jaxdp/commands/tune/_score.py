@@ -57,6 +57,12 @@ def rightness(problem: Problem, params: Params, *, of_table: bool) -> float:
     return float(of_each.clip(0, 1).sum())
 
 
+def in_words(problem: Problem) -> str:
+    """What a record adds."""
+    of_numbers = problem.model.described["task"]["kind"] == Numbers.kind
+    return "one less its squared error in units of the bounds' distance" if of_numbers else "one less its Brier score"
+
+
 def records_scored(problem: Problem, *, of_table: bool) -> int:
     """Over how many records a score adds up."""
     return len(columns(problem.test if of_table else problem.train)[1])

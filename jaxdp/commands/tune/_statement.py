@@ -7,7 +7,7 @@ from .._sampling import adjacency_of
 from ..train._problem import Problem
 from ._options import TuneOptions
 from ._price import Price
-from ._score import scored_on
+from ._score import in_words, scored_on
 
 
 def statement_of(
@@ -38,7 +38,7 @@ def statement_of(
         f"Mechanism: a random search, accounted by theorems 2 and 6 of arXiv 2110.03620. The number of runs was drawn from "
         f"{options.search.in_words()}, before the first of them and without looking at the data. {_runs(options, price)} After "
         f"each, {scored_on(of_table=options.is_table)} were predicted, and the sum of how right each prediction was, from 0 to 1 "
-        f"by its Brier score, was noised with a standard deviation of {price.score_noise:g}. The model with the largest such "
+        f"({in_words(problem)}), was noised with a standard deviation of {price.score_noise:g}. The model with the largest such "
         "number was kept, and all others were erased.",
         "Protected: the model that was kept and the learning rate, clip norm and batch size that it was trained with.",
         "Not protected: how many runs there were, and so how long the search took, and what came of the others; losses, "

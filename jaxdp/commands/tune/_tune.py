@@ -68,6 +68,7 @@ def tune(options: TuneOptions, console: Console | None = None) -> Path:
         console,
         f"jaxdp: {options.architecture} on {options.dataset}, a search of {options.runs:g} runs or so, in {path}",
     )
+    say(console, "what is printed while it goes on isn't covered by ε: don't publish it")
     if options.resume is not None and RunFolder.existing(path).is_finished:
         _check_options(RunFolder(path), options)
     else:
@@ -151,7 +152,10 @@ class _Search:
         right = rightness(self.problem, load_run(path).params, of_table=of_table)
         score = float(noise(right, key=self.keys.key(f"score {i}")))
         shown = score / records_scored(self.problem, of_table=of_table)
-        say(self.console, f"{number}: {shown:.2%} right on {scored_on(of_table=of_table)}, under noise")
+        say(
+            self.console,
+            f"{number}: a score of {shown:.4f}, under noise (1: all right), on {scored_on(of_table=of_table)}",
+        )
         return score
 
     def _keep(self, trials: list[Trial]) -> None:
