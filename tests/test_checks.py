@@ -112,6 +112,6 @@ def test_what_others_have_and_jaxdp_has_not_is_answered_with_what_to_do(name: st
     }
     with pytest.raises(jaxdp.UsageError, match=said):
         jaxdp.DPSGD(**described, **{name: 4})
+    run, other = jaxdp.DPSGD(**described), {"target_epsilon": 1.0, "delta": 1e-5}
     with pytest.raises(jaxdp.UsageError, match="did you mean epsilon"):
-        other: Any = {"target_epsilon": 1.0, "delta": 1e-5}
-        jaxdp.DPSGD(**described).with_noise_for(**other)
+        run.with_noise_for(**other)
