@@ -28,7 +28,7 @@ from .commands._lookalike import LookalikeOptions, lookalike
 from .commands._options import Options, from_dict
 from .commands._predict import PredictOptions, predict
 from .commands._terminal import every_terminal
-from .commands._words import IN_WORDS, check_names
+from .commands._words import IN_WORDS, check_names, join_lines
 from .runs._folder import RunFolder, as_written
 
 
@@ -110,6 +110,7 @@ def _parse(given: list[str]) -> Any:
 def _parse_options(name: str, given: list[str]) -> Any:
     """The options of one command; what is wrong with them is told beside that command's help alone."""
     command = COMMANDS[name]
+    join_lines(command.options)
     check_names(given, {field.name for field in dataclasses.fields(command.options)} | set(_aliases(command.options)))
     default = _resumed_options(given, name, command.options) if name in _RESUMED else None
     return tyro.cli(

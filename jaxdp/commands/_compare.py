@@ -59,7 +59,9 @@ def compare(options: CompareOptions) -> None:
         print(json.dumps(runs, indent=2))
         return
     console = Console()
-    for shown in comparison_tables(runs, wide=console.width >= _WIDE or not console.is_terminal):
+    if not console.is_terminal:  # a file is as wide as it has to be
+        console = Console(width=max(console.width, _WIDE))
+    for shown in comparison_tables(runs, wide=console.width >= _WIDE):
         console.print(shown)
     say(console, f"accuracy against ε: {options.output}")
 

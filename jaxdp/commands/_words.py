@@ -1,5 +1,10 @@
 """How options are told on the command line: types in words, a default that is left open as such, other libraries' names."""
 
+import ast
+import dataclasses
+import inspect
+import itertools
+import textwrap
 import types
 from dataclasses import replace
 from typing import Any, Union, get_args
@@ -58,6 +63,24 @@ def _maybe(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | Unsupport
         is_instance=lambda value: value is None or spec.is_instance(value),
         str_from_instance=lambda value: [_OPEN] if value is None else spec.str_from_instance(value),
     )
+
+
+def join_lines(kind: type[Any]) -> None:
+    """Make one line of what stands below each field of these options: tyro would keep its line breaks, and break it again."""
+    found: dict[str, str] = {}
+    for each in reversed([each for each in kind.__mro__ if dataclasses.is_dataclass(each)]):
+        [described] = ast.parse(textwrap.dedent(inspect.getsource(each))).body
+        assert isinstance(described, ast.ClassDef)
+        for field, below in itertools.pairwise(described.body):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            ):
+                found[ast.unparse(field.target)] = " ".join(str(below.value.value).split())
+    for field in dataclasses.fields(kind):
+        if field.name in found:
+            field.metadata = types.MappingProxyType({**field.metadata, "help": found[field.name]})
 
 
 def check_names(given: list[str], known: set[str]) -> None:

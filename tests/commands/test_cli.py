@@ -447,3 +447,10 @@ def test_names_that_standard_output_would_change_are_not_printed(monkeypatch) ->
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     with pytest.raises(jaxdp.UsageError, match="give --output FILE"):
         _predict._check_encodable(("id", "größe"), [("1", "0.5")])
+
+
+def test_help_breaks_lines_where_the_terminal_ends_alone(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "220")
+    with pytest.raises(SystemExit):
+        cli.main(["train", "--help"])
+    assert "any other name is a TFDS data set prepared under --data-dir" in capsys.readouterr().out

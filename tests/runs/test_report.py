@@ -9,7 +9,7 @@ from command import refused
 from rich.console import Console
 
 from jaxdp.commands._compare import comparison_tables
-from jaxdp.commands.train._report import status_line, summary_table
+from jaxdp.commands.train._report import advice, status_line, summary_table
 from jaxdp.runs._report import progress_display, say, two_columns
 
 EPOCH = {
@@ -123,3 +123,9 @@ def test_runs_on_other_data_are_compared_in_tables_of_their_own_within_80_column
     assert "59.5" in out.getvalue()
     assert "finished runs on csv, by accuracy on examples held back" in " ".join(out.getvalue().split())
     assert "mnist-scattering-20261126-000000" in out.getvalue()
+
+
+def test_a_model_that_tells_less_than_base_rates_is_said_to() -> None:
+    assert advice(SUMMARY) is None
+    assert advice({**SUMMARY, "base_rate_loss": 0.6}) is None
+    assert "less than base rates" in str(advice({**SUMMARY, "base_rate_loss": 0.4}))

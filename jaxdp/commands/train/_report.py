@@ -33,6 +33,16 @@ def summary_table(summary: dict[str, Any]) -> Table:
     return two_columns(f"jaxdp: {summary['model']} on {summary['dataset']}", _rows(summary))
 
 
+def advice(summary: dict[str, Any]) -> str | None:
+    """A line where a table's model tells less than base rates or means do."""
+    if not summary.get("test_loss", 0.0) > summary.get("base_rate_loss", float("inf")):
+        return None
+    return (
+        "this model tells less than base rates or means alone: try fewer or no hidden layers (--hidden alone), --bounds-file in "
+        "place of one --bounds, another --lr, more --epochs, or jaxdp tune"
+    )
+
+
 def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from figure_rows([summary])
     if summary["epsilon"] is None:

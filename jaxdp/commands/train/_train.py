@@ -48,7 +48,7 @@ from ._plan import Plan, resolve_plan
 from ._problem import Problem, problem_of
 from ._reading import evaluation_takes, read, steps_take, waits
 from ._recipe import overruled
-from ._report import status_line, summary_table
+from ._report import advice, status_line, summary_table
 from ._results import Results
 from ._room import check_microbatch, memory_explained
 from ._tables import table_problem
@@ -437,7 +437,10 @@ def _checkpoint(state: TrainState, totals: Totals, metrics: Sequence[dict[str, A
 
 
 def _show(folder: RunFolder, console: Console) -> None:
-    console.print(summary_table(folder.summary()))
+    summary = folder.summary()
+    console.print(summary_table(summary))
+    if (line := advice(summary)) is not None:
+        say(console, line)
     statement_file = folder.path / "statement.txt"
     if statement_file.exists():
         say(console, statement_file.read_text("utf-8"))
