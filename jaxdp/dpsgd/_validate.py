@@ -30,6 +30,10 @@ _STREAM = (
     "draws from the stream {tag!r} of its own, which a loss can't advance, and a copy would draw the same for all examples: in "
     "the loss, merge one by nnx.merge(..., copy=True) and nnx.reseed(it, {tag}=rng) with the example's own key, its argument rng="
 )
+_KEY = (
+    "draws from the key that it is called with: in the loss, let that be the example's own, its argument rng=, since one that the "
+    "loss closes over draws the same for all examples; and predict with eqx.nn.inference_mode(model)"
+)
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ def validate(model: Any, *inputs: Any, **keywords: Any) -> Validation:
     if isinstance(model, nnx.Module):
         return Validation(tuple(_of_nnx(model)), tuple(_hints_of_nnx(model)))
     if "equinox" in sys.modules and isinstance(model, sys.modules["equinox"].Module):
-        return Validation(tuple(_of_equinox(model)))
+        return Validation(tuple(_of_equinox(model)), tuple(_hints_of_equinox(model)))
     raise UsageError(
         f"model is a {type(model).__name__}: give a flax.linen, nnx or Equinox module; of other frameworks the loss alone counts"
     )
@@ -172,11 +176,23 @@ def _hints_of_nnx(model: Any) -> Iterator[str]:
             yield f"{'/'.join(map(str, path)) or 'the model itself'} {_GROUPS}"
 
 
+def _hints_of_equinox(model: Any) -> Iterator[str]:
+    dropout = sys.modules["equinox"].nn.Dropout
+    for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda node: isinstance(node, dropout)):
+        if isinstance(node, dropout) and not node.inference:
+            yield f"{'/'.join(_names(path)) or 'the model itself'} {_KEY}"
+
+
+def _names(path: Any) -> tuple[str, ...]:
+    """A place in an Equinox model."""
+    return tuple(str(getattr(entry, "name", getattr(entry, "idx", entry))) for entry in path)
+
+
 def _of_equinox(model: Any) -> Iterator[Obstacle]:
     nn = sys.modules["equinox"].nn
     is_found = lambda node: isinstance(node, nn.StateIndex) or type(node).__name__ in _SUBSTITUTES
     for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_found):
-        names = tuple(str(getattr(entry, "name", getattr(entry, "idx", entry))) for entry in path)
+        names = _names(path)
         if type(node).__name__ in _SUBSTITUTES:
             yield _obstacle(names, type(node).__name__)
         elif is_found(node):

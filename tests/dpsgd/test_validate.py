@@ -146,3 +146,10 @@ def test_memory_is_told_by_method_and_microbatch() -> None:
     assert rows in (4, 8)
     with pytest.raises(jaxdp.UsageError, match="less than"):
         jaxdp.largest_microbatch(loss, params, batch, budget_bytes=100, method="vmap")
+
+
+def test_dropout_of_an_equinox_model_is_told_to_take_each_examples_key() -> None:
+    model = eqx.nn.Sequential([eqx.nn.Linear(4, 3, key=jax.random.key(0)), eqx.nn.Dropout(0.5)])
+    [hint] = jaxdp.validate(model).hints
+    assert hint.startswith("layers/1 draws from the key")
+    assert jaxdp.validate(eqx.nn.inference_mode(model)).hints == ()
