@@ -6,7 +6,7 @@ from .. import _checks
 from ..clipping import ClipRule
 from ..sampling import SampledRun
 from ._adjacency import IN_WORDS
-from ._epsilon import Spent, accountants_of, event_epsilon, rounded_up
+from ._epsilon import ACCOUNTANTS, Spent, accountants_of, event_epsilon, rounded_up
 from ._ledger import Ledger
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def statement(
     steps: int | None = None,
     spent_before: Ledger | None = None,
     notes: tuple[str, ...] = (),
+    accountant: str = "rdp",
 ) -> str:
     """One text that says what a run promises, to whom, under which assumptions, and what it does not promise.
 
@@ -55,6 +56,7 @@ def statement(
         steps: how many of its steps have been made; all of them by default.
         spent_before: what else has touched the same data; the text then states the total too.
         notes: further caveats, a sentence each.
+        accountant: whose ε is told first, where there are two.
 
     Returns:
         A few paragraphs of text, with ε by the RDP and the PLD accountant where both can account the run.
@@ -64,13 +66,14 @@ def statement(
     """
     _checks.instance("run", run, StatedRun, "give a jaxdp.DPSGD")
     _checks.texts("notes", notes)
+    _checks.one_of("accountant", accountant, ACCOUNTANTS)
     if spent_before is not None:
         _checks.instance("spent_before", spent_before, Ledger, "give a jaxdp.accounting.Ledger")
     made = run.steps if steps is None else _checks.whole("steps", steps, "give a number of the run's steps")
     unit, several = run.unit_in_words
     return "\n\n".join(
         [
-            _guarantee(run, delta, made),
+            _guarantee(run, delta, made, accountant),
             *_ledger(run, delta, made, spent_before or Ledger(adjacency=run.adjacency)),
             f"Unit and adjacency: {unit}; two data sets are neighbours if {IN_WORDS[run.adjacency].format(unit=run.unit)}. The "
             f"number of {several}, {run.num_examples:,}, is treated as public.",
@@ -87,10 +90,15 @@ def statement(
     )
 
 
-def _guarantee(run: StatedRun, delta: float, made: int) -> str:
+def _guarantee(run: StatedRun, delta: float, made: int, first: str) -> str:
     spent = _figures(run, delta, made)
     if len(spent) == 2:
         rdp, pld = spent["rdp"], spent["pld"]
+        if first == "pld":
+            return (
+                f"This training satisfies {_pair(pld)}-differential privacy by the PLD accountant of Google's dp-accounting, and "
+                f"{_pair(rdp)} by its RDP accountant (optimal order {rdp.order:g}). Both hold; either may be quoted."
+            )
         tighter = ", which is tighter" if pld.epsilon < rdp.epsilon else ""
         return (
             f"This training satisfies {_pair(rdp)}-differential privacy by the RDP accountant of Google's dp-accounting (optimal "

@@ -303,11 +303,19 @@ class DPSGD:
 
     @_checks.names_explained
     def statement(
-        self, *, delta: float, steps: int | None = None, spent_before: accounting.Ledger | None = None
+        self,
+        *,
+        delta: float,
+        steps: int | None = None,
+        spent_before: accounting.Ledger | None = None,
+        accountant: str = "rdp",
     ) -> str:
-        """The privacy of the run in plain English: unit, adjacency, sampling, accountants, caveats, the ledger's total."""
+        """The privacy of the run in plain English: unit, adjacency, sampling, accountants, caveats, the ledger's total.
+
+        The ε of `accountant` is told first, where there are two.
+        """
         _checks.delta(delta, self.num_examples)
-        return accounting.statement(self, delta=delta, steps=steps, spent_before=spent_before)
+        return accounting.statement(self, delta=delta, steps=steps, spent_before=spent_before, accountant=accountant)
 
     @property
     def noise_multiplier_of_sum(self) -> float:

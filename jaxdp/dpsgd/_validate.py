@@ -31,8 +31,8 @@ _STREAM = (
     "the loss, merge one by nnx.merge(..., copy=True) and nnx.reseed(it, {tag}=rng) with the example's own key, its argument rng="
 )
 _KEY = (
-    "draws from the key that it is called with: in the loss, let that be the example's own, its argument rng=, since one that the "
-    "loss closes over draws the same for all examples; and predict with eqx.nn.inference_mode(model)"
+    "draws from the key that it is called with: in the loss, let that be the example's own, its argument rng=, since one that "
+    "the loss closes over draws the same for all examples; and predict with eqx.nn.inference_mode(model)"
 )
 
 

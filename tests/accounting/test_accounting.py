@@ -151,3 +151,14 @@ def test_the_statement_names_what_a_reader_needs() -> None:
         "random keys",
     ):
         assert part in text
+
+
+def test_a_statement_begins_with_the_accountant_that_is_asked_for() -> None:
+    run = jaxdp.DPSGD(num_examples=6000, expected_batch_size=60, steps=100, clip_norm=1.0, noise_multiplier=1.1)
+    by_rdp, by_pld = (run.statement(delta=1e-5, accountant=name) for name in ("rdp", "pld"))
+    assert by_rdp == run.statement(delta=1e-5)
+    first = jaxdp.accounting.rounded_up(run.epsilon(delta=1e-5, accountant="pld"))
+    assert by_pld.startswith(f"This training satisfies ({first}, 1e-05)-differential privacy by the PLD accountant")
+    assert jaxdp.accounting.rounded_up(run.epsilon(delta=1e-5)) in by_pld
+    with pytest.raises(jaxdp.UsageError, match="accountant"):
+        run.statement(delta=1e-5, accountant="prv")

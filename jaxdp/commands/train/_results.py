@@ -150,7 +150,8 @@ class Results:
         if self.options.audit_canaries is not None:
             notes.append(_canaries(self.options.audit_canaries, self.options.canaries))
         notes += in_words(self.options, summary, run.steps)
-        text = statement(run, delta=self.options.delta, spent_before=self.spent_before, notes=tuple(notes))
+        told = {"notes": tuple(notes), "accountant": self.plan.accountant or "rdp"}
+        text = statement(run, delta=self.options.delta, spent_before=self.spent_before, **told)
         self.folder.write_text("statement.txt", text + "\n")
         fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
         described = {"run": run.to_dict(), "ledger": self._ledger(run).to_dict(), "statement": text}
