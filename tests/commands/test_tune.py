@@ -246,7 +246,6 @@ def test_the_usual_batch_sizes_leave_the_accountant_something_to_tell() -> None:
         (["--lrs", "1", "1e9"], "--lrs=1e+09 is above 1e+06"),
         (["--clip-norms", "1e-37", "1"], "clip_norm"),
         (["--delta", "0.01"], "delta=0.01"),
-        pytest.param(["--batch-sizes", "256", "512"], "about half of the 512 examples", marks=pytest.mark.slow),
         (["--epochs", "2", "--batch-sizes", "16", "128", "--warmup", "10"], "--warmup=10 is not shorter"),
         (["--schedule", "plateau", "--holdout", "99"], "--schedule=plateau has no effect on jaxdp tune"),
     ],
