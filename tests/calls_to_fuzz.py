@@ -187,7 +187,10 @@ def _of_runs() -> Iterator[tuple[str, Call]]:
     budget = {"epsilon": 1.0, "delta": 1e-5, "accountant": "rdp", "ledger": LEDGER}
     yield "DPSGD.within", Call(run.within, {**budget, "epsilon": 5.0}, of(jaxdp.DPSGD), 0.3)
     yield "DPSGD.with_noise_for", Call(run.with_noise_for, {**budget, "epsilon": 5.0}, of(jaxdp.DPSGD), 0.3)
-    yield "DPSGD.statement", Call(run.statement, {"delta": 1e-5, "steps": 3, "spent_before": LEDGER, "accountant": "pld"}, of(str), 0.3)
+    yield (
+        "DPSGD.statement",
+        Call(run.statement, {"delta": 1e-5, "steps": 3, "spent_before": LEDGER, "accountant": "pld"}, of(str), 0.3),
+    )
     yield "DPSGD.ledger", Call(run.ledger, {"steps": 3}, of(accounting.Ledger))
     yield "DPSGD.event_of", Call(run.event_of, {"steps": 3}, of(DpEvent))
     yield "DPSGD.sampler", Call(run.sampler, {"key": key(), "capacity": 20}, of(jaxdp.PoissonSampler))
