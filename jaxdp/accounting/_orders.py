@@ -47,10 +47,9 @@ def ruled_out_above(order: float) -> "DpEvent":
     return poisson_event(noise_multiplier=math.sqrt(variance), sample_rate=rate, steps=_STEPS)
 
 
-def costs_no_more(event: "DpEvent", bound: "DpEvent", adjacency: str = "add_or_remove_one") -> bool:
-    """Whether the RDP accountant's curve of `event` is nowhere above that of `bound`."""
-    (_, own), (_, most) = curve_of(event, adjacency), curve_of(bound, adjacency)
-    return bool(np.all(own <= most))
+def costs_no_more(event: "DpEvent", most: np.ndarray, adjacency: str = "add_or_remove_one") -> bool:
+    """Whether the RDP accountant's curve of `event` is nowhere above `most`, the RDP of another one at the same orders."""
+    return bool(np.all(curve_of(event, adjacency)[1] <= most))
 
 
 def least_noise_under(
@@ -66,11 +65,12 @@ def least_noise_under(
     It costs no more at any order; and its noise's end takes no more of δ, or in `runs` runs nothing to speak of.
     """
     low = high = 1.0
+    _, most = curve_of(bound, adjacency)
     enough = max(missing_of(bound, delta, adjacency), NEGLIGIBLE * delta / runs)
 
     def fits(sigma: float) -> bool:
         event = event_of(sigma)
-        return missing_of(event, delta, adjacency) <= enough and costs_no_more(event, bound, adjacency)
+        return missing_of(event, delta, adjacency) <= enough and costs_no_more(event, most, adjacency)
 
     while not fits(high):
         low, high = high, 2 * high

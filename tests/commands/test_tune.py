@@ -176,8 +176,8 @@ def test_orders_are_ruled_out_above_one_and_free_up_to_it() -> None:
 
 def test_an_event_that_costs_more_at_any_order_is_not_covered() -> None:
     gaussian = lambda sigma: accounting.gaussian_event(noise_multiplier=sigma)
-    assert costs_no_more(gaussian(2.0), gaussian(2.0))
-    assert not costs_no_more(gaussian(1.99), gaussian(2.0))
+    assert costs_no_more(gaussian(2.0), curve(gaussian(2.0)))
+    assert not costs_no_more(gaussian(1.99), curve(gaussian(2.0)))
 
 
 def test_one_record_more_moves_a_score_by_one_at_most() -> None:
