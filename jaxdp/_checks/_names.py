@@ -63,9 +63,8 @@ def names_explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
             if name in known:
                 continue
             free = [each for each in known if each not in kwargs]
-            near = (
-                [] if passes_on else difflib.get_close_matches(name, free, n=1)
-            )  # what is passed on is for others to know
+            # what is passed on is for others to know
+            near = [] if passes_on else difflib.get_close_matches(name, free, n=1)
             called = function.__qualname__.removesuffix(".__init__")
             right = meant(name, free)
             if right is None and (instead := without(name)):

@@ -44,7 +44,11 @@ _SEAL = "sha256"
 
 def new_path(name: str) -> Path:
     """Where a run of that name that begins now goes; a number tells it from another that begins in the same second."""
-    path = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    return first_free(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
+
+
+def first_free(path: Path) -> Path:
+    """`path`, or the first of it with a number behind that isn't there yet."""
     others = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
     return next(each for each in itertools.chain([path], others) if not each.exists())
 

@@ -16,16 +16,20 @@ from ._problem import Problem
 
 def config_of(options: TrainOptions, plan: Plan, problem: Problem, spent_before: Ledger) -> dict[str, Any]:
     """The part of a run that is published before it begins: neither its seed nor anything that the data tell for nothing."""
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
-    config = {
+    plan_in_json = {**vars(plan), "run": plan.run.to_dict() if plan.run else None}
+    config = {**of_problem(options, problem, spent_before), "plan": plan_in_json}
+    return {**config, "nonce": keys_of(options, config, problem, None).nonce("run")}
+
+
+def of_problem(options: TrainOptions, problem: Problem, spent_before: Ledger) -> dict[str, Any]:
+    """The part of that which is there before anything is planned."""
+    return {
         "options": _options.to_dict(replace(_options.alone(options), seed=None)),
-        "plan": {**vars(plan), "run": plan.run.to_dict() if plan.run else None},
         "spent_before": spent_before.to_dict(),
         "model": problem.described,
         "network": problem.model.described,
-        "versions": versions,
+        "versions": {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")},
     }
-    return {**config, "nonce": keys_of(options, config, problem, None).nonce("run")}
 
 
 def keys_of(options: TrainOptions, config: dict[str, Any], problem: Problem, entropy: bytes | None) -> KeySource:

@@ -50,15 +50,16 @@ def with_scale(state: TrainState, scale: float) -> TrainState:
     return state._replace(opt_state=optax.tree_utils.tree_set(state.opt_state, plateau_scale=new))
 
 
-def keep_if_best(folder: RunFolder, params: Params, records: Sequence[dict[str, Any]]) -> None:
+def keep_if_best(folder: RunFolder, params: Params) -> None:
     """Keep the last epoch's model where its loss is the least so far; those before it, until it is safe."""
-    if best_of([record["test_loss"] for record in records]) == len(records) - 1:
+    records = folder.metrics()
+    if _best(records) is records[-1]:
         save_model(folder.best / str(records[-1]["epoch"]), params, records[-1]["step"])
 
 
-def forget_others(folder: RunFolder, records: Sequence[dict[str, Any]]) -> None:
+def forget_others(folder: RunFolder) -> None:
     """Erase the models of epochs that aren't the best, once a checkpoint knows of it."""
-    best = records[best_of([record["test_loss"] for record in records])]["epoch"]
+    best = _best(folder.metrics())["epoch"]
     for each in folder.best.glob("*"):
         if each.name != str(best):
             shutil.rmtree(each)
@@ -66,7 +67,7 @@ def forget_others(folder: RunFolder, records: Sequence[dict[str, Any]]) -> None:
 
 def best_model(folder: RunFolder, like: Params, records: Sequence[dict[str, Any]]) -> tuple[Params, dict[str, Any]]:
     """The model of the epoch with the least loss, and that epoch's record; raises `UsageError` where it is gone."""
-    record = records[best_of([record["test_loss"] for record in records])]
+    record = _best(records)
     found = load_model(folder.best / str(record["epoch"]), like)
     if found is None:
         raise UsageError(
@@ -74,6 +75,11 @@ def best_model(folder: RunFolder, like: Params, records: Sequence[dict[str, Any]
             "the run anew"
         )
     return found[0], record
+
+
+def _best(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The record of the epoch with the least loss."""
+    return records[best_of([record["test_loss"] for record in records])]
 
 
 def in_words(options: TrainOptions, summary: dict[str, Any], asked: int) -> list[str]:

@@ -341,10 +341,10 @@ class _Job:
                 record = self._record(loop, epoch, state.step, totals) | self._evaluated(state, test)
                 self.folder.add_metrics(record)
                 if self.options.keep == "best":
-                    keep_if_best(self.folder, here(params_of(state)), self.folder.metrics())
+                    keep_if_best(self.folder, here(params_of(state)))
                 save(state, Totals())
                 if self.options.keep == "best":
-                    forget_others(self.folder, self.folder.metrics())
+                    forget_others(self.folder)
                 display.end_of_epoch(status_line(record, self.plan.epochs))
                 return b"stop" if self._has_stopped() else b""
 

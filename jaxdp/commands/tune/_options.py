@@ -7,15 +7,14 @@ from ... import _checks
 from ..._errors import UsageError
 from .._effects import Effect
 from .._options import flag
+from .._sampling import adjacency_of
 from ..train import TrainOptions
 
 if TYPE_CHECKING:
     from ...accounting import RandomSearch
 
 _AROUND = 4.0  # by which factor the usual value is gone below and above
-_PARTS = (
-    5  # of the data that the usual batch is at most: of batches of half of them the RDP accountant can't tell enough
-)
+_PARTS = 5  # the usual batch is at most one of them: of batches of half the data the RDP accountant can't tell enough
 _LARGEST = 1e6
 _SET_BY_THE_SEARCH = (
     ("noise_multiplier", "whose --target-epsilon sets the noise"),
@@ -24,7 +23,9 @@ _SET_BY_THE_SEARCH = (
     ("truncated_batch_size", "whose runs take Poisson sampling"),
     ("folds", "which compares models on one part of the records"),
     ("fold", "which compares models on one part of the records"),
-    *((name, "whose epsilon covers the records held back, too") for name in ("patience", "keep", "plateau_factor")),
+    ("patience", "whose epsilon covers the records held back, too"),
+    ("keep", "whose epsilon covers the records held back, too"),
+    ("plateau_factor", "whose epsilon covers the records held back, too"),
     ("plateau_patience", "whose epsilon covers the records held back, too"),
     ("audit_canaries", "which leaves one of several models"),
     ("canaries", "which leaves one of several models"),
@@ -96,6 +97,11 @@ class TuneOptions(TrainOptions):
         if any(size < 1 for size in self.batch_sizes) or len(set(self.batch_sizes)) < len(self.batch_sizes):
             sizes = " ".join(map(str, self.batch_sizes))
             raise UsageError(f"--batch-sizes {sizes} must be different numbers of examples: such as 2048 4096")
+
+    @property
+    def relation(self) -> str:
+        """Which data sets are neighbours."""
+        return adjacency_of(self.adjacency, self.sampling)
 
     @property
     def search(self) -> "RandomSearch":

@@ -13,7 +13,6 @@ from ..._errors import UsageError
 from ...accounting import Budget, Ledger, event_epsilon, gaussian_event, least_noise
 from ...accounting._orders import curve_of, least_noise_under, ruled_out_above
 from ...dpsgd._run import DPSGD
-from .._sampling import adjacency_of
 from ._options import TuneOptions
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def price(options: TuneOptions, num_examples: int, spent_before: Ledger) -> Pric
 
     _checks.delta(options.delta, num_examples)
     search = options.search
-    adjacency = adjacency_of(options.adjacency, options.sampling)
+    adjacency = options.relation
     none = Ledger(adjacency=adjacency)
     none.check_like(spent_before)
     spent = spent_before if spent_before.entries else none
@@ -91,7 +90,7 @@ def price(options: TuneOptions, num_examples: int, spent_before: Ledger) -> Pric
 
 def event_of_run(options: TuneOptions, price: Price, batch_size: int) -> "DpEvent":
     """The event of one run of that batch size, as it was priced."""
-    adjacency = adjacency_of(options.adjacency, options.sampling)
+    adjacency = options.relation
     run = _described(options, price.num_examples, batch_size, adjacency)
     return replace(run, noise_multiplier=price.noise[batch_size]).event
 

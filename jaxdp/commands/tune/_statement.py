@@ -3,7 +3,6 @@
 from ...accounting import Ledger, Spent, rounded_up
 from ...accounting._adjacency import IN_WORDS
 from .._options import seeded
-from .._sampling import adjacency_of
 from ..train._problem import Problem
 from ._options import TuneOptions
 from ._price import Price
@@ -24,7 +23,7 @@ def statement_of(
         none_drawn: whether no run was drawn, so that there is no model.
     """
     pair = f"({rounded_up(spent.epsilon)}, {options.delta:g})"
-    adjacency = IN_WORDS[adjacency_of(options.adjacency, options.sampling)].format(unit="example")
+    adjacency = IN_WORDS[options.relation].format(unit="example")
     kept = (
         "That no run was drawn satisfies" if none_drawn else "The model that was kept and its hyper-parameters satisfy"
     )

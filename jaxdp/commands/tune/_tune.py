@@ -4,8 +4,6 @@ Runs are made one after the other in private/trials/, each as `jaxdp train` make
 folder keeps the best model at its end, with a statement of what the whole search cost; the others are erased.
 """
 
-import importlib.metadata
-import itertools
 import json
 import secrets
 import shlex
@@ -26,11 +24,11 @@ from ...mechanisms import Gaussian
 from ...runs._checkpoint import save_model
 from ...runs._devices import Devices, use_devices
 from ...runs._finished import load_run
-from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others
+from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, first_free
 from ...runs._key_source import KeySource
 from ...runs._report import say
 from .. import _options
-from .._sampling import adjacency_of
+from ..train._config import of_problem
 from ..train._ledger import read_ledger
 from ..train._plan import resolve_plan
 from ..train._problem import Problem
@@ -84,9 +82,7 @@ def tune(options: TuneOptions, console: Console | None = None) -> Path:
 
 def _new_path(options: TuneOptions) -> Path:
     """A folder that tells no time: how long a search took says how many runs it had."""
-    path = Path("runs") / f"{options.dataset.replace('/', '-')}-{options.architecture}-tune"
-    others = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
-    return next(each for each in itertools.chain([path], others) if not each.exists())
+    return first_free(Path("runs") / f"{options.dataset.replace('/', '-')}-{options.architecture}-tune")
 
 
 def _show(folder: RunFolder, console: Console) -> None:
@@ -205,15 +201,15 @@ class _Search:
         self.folder.write_json("summary.json", shown if none_drawn else {**shown, "lr": summary["lr"]})
 
     def _spent(self) -> Spent:
-        adjacency = adjacency_of(self.options.adjacency, self.options.sampling)
-        return event_epsilon(self.price.event, delta=self.options.delta, accountant="rdp", adjacency=adjacency)
+        return event_epsilon(
+            self.price.event, delta=self.options.delta, accountant="rdp", adjacency=self.options.relation
+        )
 
     def _ledger(self) -> Ledger:
         """All that was spent, the search with it."""
         with as_written(self.folder.path / "config.json"):
             before = Ledger.from_dict(self.config["spent_before"])
-            adjacency = adjacency_of(self.options.adjacency, self.options.sampling)
-            own = Ledger(adjacency=adjacency).add(
+            own = Ledger(adjacency=self.options.relation).add(
                 self.price.event, "a search with its runs", nonce=self.config["nonce"]
             )
         return before.extend(own)
@@ -230,20 +226,15 @@ def _new(options: TuneOptions, path: Path, devices: Devices, console: Console, h
     say(console, "finding the least noise for the budget")
     found = price(options, problem.examples, spent_before)
     _check_runs(options, found)
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
     config = {
         "command": "tune",
-        "options": _options.to_dict(replace(_options.alone(options), seed=None)),
+        **of_problem(options, problem, spent_before),
         "search": {
             "num_examples": found.num_examples,
             "noise": [[size, sigma] for size, sigma in found.noise.items()],
             "score_noise": found.score_noise,
             "event": event_to_dict(found.event),
         },
-        "spent_before": spent_before.to_dict(),
-        "model": problem.described,
-        "network": problem.model.described,
-        "versions": versions,
     }
     keys = _keys(options, config, problem)
     config |= {"nonce": keys.nonce("search")}
