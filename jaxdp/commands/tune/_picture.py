@@ -19,6 +19,8 @@ def plot_trials(trials: Sequence[Trial], best: int, records: int, title: str, pa
         title: what was searched.
         path: where to write the picture, all or nothing.
     """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     figure = new_figure(12)
     axes = panels(figure, 1, len(_DRAWN), sharey=True)
     for axis, (name, label) in zip(axes, _DRAWN, strict=True):
@@ -27,6 +29,9 @@ def plot_trials(trials: Sequence[Trial], best: int, records: int, title: str, pa
             marker, color, size = (MARKERS[1], COLORS[3], 9) if kept else (MARKERS[0], COLORS[0], 6)
             axis.plot(getattr(trial, name), (trial.score or 0.0) / records, marker, color=color, markersize=size)
         axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 4)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_xlabel(label)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("how right, with noise (1: all, and sure)")
