@@ -32,6 +32,7 @@ from workloads import WORKLOADS
 _SCRIPT, _FOLDER = Path(__file__).with_name("compile_for.py"), "compilers"
 _COLUMNS = 120  # of a log
 _CHECKED, _MARGIN = ("tpu-v5e", "mlp"), 1.1
+_OPTIMIZERS = ("adam", "lamb")  # which read a noisy gradient more than once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,8 @@ class Options:
     results: Path = Path(__file__).parent / "results"
     """where to write"""
     check: bool = False
-    """compile two gradients, and fail if clipping costs more than what is written; without a compiler, say so and pass"""
+    """compile the MLP for a TPU, and fail if clipping costs more than what is written, or if noise is drawn more than once;
+    without a compiler, say so and pass"""
 
 
 def main(options: Options) -> None:
@@ -81,7 +83,7 @@ def main(options: Options) -> None:
 
 
 def _check(results: Path) -> str | None:
-    """What is wrong, if the ratio of the clipped gradient is above the one that is written by more than the margin."""
+    """What is wrong: the clipped gradient costs more than what is written by more than the margin, or noise is drawn anew."""
     target, workload = TARGETS[_CHECKED[0]], _CHECKED[1]
     try:
         python = python_of(COMPILERS, target.device)
@@ -89,7 +91,8 @@ def _check(results: Path) -> str | None:
         print(f"not checked: {error}")
         return None
     console = Console(width=_COLUMNS)
-    found = _compiled(python, target, workload, ("ghost",), console, here=False, only=("gradient", "clipped"))
+    only = ("gradient", "clipped", "noise", "private step")
+    found = _compiled(python, target, workload, ("ghost",), console, here=False, only=only, optimizers=_OPTIMIZERS)
     if not found:
         print("not checked: the compiler is installed and doesn't run here")
         return None
@@ -98,7 +101,14 @@ def _check(results: Path) -> str | None:
     if now is None or before is None:
         return f"{target.name}, {workload}: there is nothing to compare ({now} now, {before} written)"
     print(f"{target.name}, {workload}: the clipped gradient over the plain one is {now:.3f}, {before:.3f} in {results}")
-    return f"that is more than {_MARGIN} times what is written" if now > _MARGIN * before else None
+    if now > _MARGIN * before:
+        return f"that is more than {_MARGIN} times what is written"
+    draws = {each["program"]: each["logarithms"] for each in found}
+    print(
+        f"{target.name}, {workload}: noise is drawn in " + ", ".join(f"{n} ({name})" for name, n in draws.items() if n)
+    )
+    once = {f"private step, {optimizer}": draws["noise alone"] for optimizer in _OPTIMIZERS}
+    return None if once.items() <= draws.items() else "a private step draws a value of its noise more than once"
 
 
 def _compiled(
@@ -110,6 +120,7 @@ def _compiled(
     *,
     here: bool,
     only: tuple[str, ...] = ("",),
+    optimizers: tuple[str, ...] = (),
 ) -> list[dict[str, Any]]:
     """The figures of each program of a workload that could be compiled, as its process gives them.
 
@@ -119,8 +130,10 @@ def _compiled(
         console: where problems are told.
         here: whether the device is.
         only: how the names of programs begin that are wanted.
+        optimizers: with which private steps are compiled, too.
     """
     asked = {"target": target.name, "workload": workload, "methods": methods, "here": here, "only": only}
+    asked["optimizers"] = optimizers
     return compiled_by(python, _SCRIPT, asked, console, f"{target.name}, {workload}")
 
 

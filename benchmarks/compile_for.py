@@ -21,10 +21,11 @@ _SIZES = {"wrn": 16, "wrn-standardised": 16}
 _REPEATS = 20
 
 
-def main(target: Target, name: str, methods: list[str], only: list[str], *, here: bool) -> None:
+def main(target: Target, name: str, methods: list[str], only: list[str], optimizers: list[str], *, here: bool) -> None:
     """Compile and print."""
     import jax
-    from programs import programs_of
+    import optax
+    from programs import private_step, programs_of
     from workloads import WORKLOADS
 
     device = jax.devices()[0] if here else _device(target)
@@ -34,7 +35,11 @@ def main(target: Target, name: str, methods: list[str], only: list[str], *, here
     shapes: Any = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), (workload.params, workload.batch)
     )
-    for program, fn in programs_of(workload, methods, "ghost", precision=target.precision).items():
+    programs = programs_of(workload, methods, "ghost", precision=target.precision)
+    for optimizer in optimizers:
+        own = getattr(optax, optimizer)(0.1)
+        programs[f"private step, {optimizer}"] = private_step(workload, own, method="ghost", precision=target.precision)
+    for program, fn in programs.items():
         if not program.startswith(tuple(only)):
             continue
         alone = _gradient_alone(fn) if program.startswith("clipped") else fn
@@ -91,6 +96,7 @@ def _figures(compiled: Any, target: Target) -> dict[str, Any]:
         "products_in_full_float32": held,
         "collectives": sum(each.times for each in program.collectives),
         "temporary_bytes": memory.temp_size_in_bytes,
+        "logarithms": program.logarithms,
         "costliest": [
             {"cycles": each.cycles, "times": each.times, "operation": each.operation.name, "source": each.source}
             for each in program.costliest(_COSTLIEST)
@@ -120,4 +126,4 @@ if __name__ == "__main__":
     chosen = TARGETS[asked["target"]]
     if not asked["here"]:
         os.environ.update(chosen.environment, JAX_PLATFORMS="cpu")
-    main(chosen, asked["workload"], asked["methods"], asked["only"], here=asked["here"])
+    main(chosen, asked["workload"], asked["methods"], asked["only"], asked["optimizers"], here=asked["here"])

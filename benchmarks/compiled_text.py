@@ -123,6 +123,11 @@ class CompiledText:
         """Operations that are launched: all but those that only name or pass on what there is."""
         return sum(each.times for each in self.running if each.operation.kind not in _NO_KERNELS)
 
+    @property
+    def logarithms(self) -> int:
+        """Operations that take logarithms, wherever they are fused into: one for each array of noise, each time it is drawn."""
+        return sum(operation.kind == "log" for inside in self.computations.values() for operation in inside)
+
     @cached_property
     def collectives(self) -> list[Collective]:
         """Operations between devices, in their order; one that is begun here and done there, or spread over fusions, is one."""

@@ -35,7 +35,7 @@ def programs_of(
     for method in methods:
         programs[f"clipped, {method}"] = jaxdp.clipped_grad(workload.loss, clip_norm=1.0, method=method, **how)
     programs[PLAIN_STEP] = _plain_step(programs[vmapped])
-    programs[PRIVATE_STEP] = _private_step(workload, method=step_method, **how)
+    programs[PRIVATE_STEP] = private_step(workload, optax.sgd(0.1, momentum=0.9), method=step_method, **how)
     programs["noise alone"] = lambda p, b: jaxdp.noise.tree_normal(jax.random.key(b[1][0]), p)
     return programs
 
@@ -55,15 +55,21 @@ def _plain_step(gradient: Program) -> Program:
     return step
 
 
-def _private_step(workload: Workload, **how: Any) -> Program:
-    optimizer = jaxdp.dp_sgd(
-        0.1, momentum=0.9, noise_multiplier=1.0, expected_batch_size=workload.batch_size, key=jax.random.key(0)
-    )
+def private_step(workload: Workload, optimizer: optax.GradientTransformation, **how: Any) -> Program:
+    """A step with noise and any optimizer, from its first state.
+
+    Args:
+        workload: the model.
+        optimizer: what gets the noisy gradient.
+        **how: of the clipped gradient.
+    """
+    noise = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=workload.batch_size, key=jax.random.key(0))
+    chain = optax.chain(noise, optimizer)
     clipped = jaxdp.clipped_grad(workload.loss, clip_norm=1.0, **how)
 
     def step(params: Any, batch: Any) -> Any:
         out = clipped(params, batch)
-        updates, _ = optimizer.update(out.grads, optimizer.init(params), params, sensitivity=out.sensitivity)
+        updates, _ = chain.update(out.grads, chain.init(params), params, sensitivity=out.sensitivity)
         return optax.apply_updates(params, updates)
 
     return step

@@ -7,6 +7,7 @@ for.
 """
 
 from ._convolutions import (
+    heads_outside_on_tpus as heads_outside_on_tpus,
     in_order_on_tpus as in_order_on_tpus,
     with_ordered_convolutions as with_ordered_convolutions,
 )

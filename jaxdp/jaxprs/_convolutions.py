@@ -16,6 +16,8 @@ from .._platform import default_platform
 from ._evaluate import evaluate
 from ._jaxpr import CONV, Eqn, Jaxpr, bind, parts_of, replace_subjaxprs, subjaxprs, trace
 
+_LANES = 128  # of a TPU's registers, to which the last axis is padded
+
 
 def with_ordered_convolutions(fn: Callable[..., Any], *args: Any) -> Any:
     """`fn(*args)`, its convolutions put in order where that is faster."""
@@ -64,5 +66,21 @@ def in_order_on_tpus(array: jax.Array) -> jax.Array:
     Its compiler keeps examples side by side, as its convolutions read them; what reads shifted slices of each example by itself
     would then copy every slice.
     """
-    order = Layout(major_to_minor=tuple(range(array.ndim)))
+    return _ordered_on_tpus(array, range(array.ndim))
+
+
+def heads_outside_on_tpus(array: jax.Array) -> jax.Array:
+    """The same rows with several heads, [..., T, heads, d], with a matrix [T, d] for each head in memory on a TPU.
+
+    So attention computes them and reads them; beside other products its compiler would copy all of them once more. Of T and d
+    the one that fills the 128 lanes better is last.
+    """
+    *outer, rows, heads, entries = range(array.ndim)
+    padded = lambda axis: -(-array.shape[axis] // _LANES) * _LANES / max(array.shape[axis], 1)
+    last = (entries, rows) if padded(rows) < padded(entries) else (rows, entries)
+    return _ordered_on_tpus(array, (*outer, heads, *last))
+
+
+def _ordered_on_tpus(array: jax.Array, major_to_minor: Sequence[int]) -> jax.Array:
+    order = Layout(major_to_minor=tuple(major_to_minor))
     return jax.lax.platform_dependent(array, tpu=lambda x: with_layout_constraint(x, order), default=lambda x: x)

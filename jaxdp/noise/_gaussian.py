@@ -71,8 +71,7 @@ class Gaussian:
         alike = Alike.of([noisy[i] for i in left])
         stacks = [alike.stack([leaves[i] for i in left]) for leaves in (noisy, normals)]
         stack = [total + scale * normal for total, normal in zip(*stacks, strict=True)]
-        # Behind the barrier all who read a noisy sum see one value: its draw is never computed twice, a rounding apart.
-        for i, leaf in zip(left, alike.apart(jax.lax.optimization_barrier(stack)), strict=True):
+        for i, leaf in zip(left, alike.apart(_as_one_value(stack)), strict=True):
             noisy[i] = leaf
         return structure.unflatten(noisy), GaussianState(state.key, state.step + 1)
 
@@ -128,6 +127,15 @@ class GaussianInBlocks(Gaussian):
 def in_blocks(noise: Noise, leaves: frozenset[int]) -> GaussianInBlocks | None:
     """The same noise, that of these leaves in blocks; None where there are none, or it isn't known to be the same."""
     return GaussianInBlocks(leaves) if leaves and type(noise) is Gaussian else None
+
+
+def _as_one_value(noisy: Any) -> Any:
+    """The same, of which all who read it see one value: its draw is never computed twice, a rounding apart.
+
+    That takes a barrier, but on a TPU. Its compiler draws once by itself (`benchmarks/accelerators.py --check` counts), and fuses
+    the optimizer with the draw and with the product whose sum is hidden, where a barrier costs a pass over all parameters.
+    """
+    return jax.lax.platform_dependent(noisy, tpu=lambda x: x, default=jax.lax.optimization_barrier)
 
 
 def _key_of_update(key: Key[Array, ""], step: Int32[Array, ""]) -> Key[Array, ""]:

@@ -107,6 +107,52 @@ def test_rows_that_cancel_in_float32_or_in_the_rounded_type_alone_are_clipped(
     assert lengths.max() <= clip_norm * (1 + 1e-6)
 
 
+def over_steps(w: Any, example: Any) -> Any:
+    """Weights that a loop takes one after another."""
+    inputs, cotangents = example
+    step = lambda total, own: (total + two_sided(own[0], own[1:]), None)
+    return jax.lax.scan(step, 0.0, (w, inputs.reshape(2, -1, LONG), cotangents.reshape(2, -1, LONG)))[0]
+
+
+def by_experts(w: Any, example: Any) -> Any:
+    """Weights for a batch of matrices."""
+    inputs, cotangents = (rows.reshape(2, -1, LONG) for rows in example)
+    return jnp.sum(jnp.einsum("etp,epd->etd", inputs, w) * cotangents)
+
+
+def from_both_sides(w: Any, example: Any) -> Any:
+    """Weights that are used twice, once transposed."""
+    (first, second), (third, fourth) = (rows.reshape(2, -1, LONG) for rows in example)
+    return two_sided(w, (first, third)) + 0.5 * jnp.sum((second @ w.T) * fourth)
+
+
+LONG = 160  # entries of rows that are too many for sums over all pairs at once
+
+
+@pytest.mark.parametrize("precision", sorted(ROUNDOFF))
+@pytest.mark.parametrize(
+    ("loss", "rows", "matrices"),
+    [(two_sided, 70, None), (over_steps, 140, 2), (by_experts, 140, 2), (from_both_sides, 66, None)],
+)
+@pytest.mark.parametrize("cancel", [1e-3, None])
+def test_many_rows_are_clipped_by_the_numbers_that_are_added_up(
+    loss: Any, rows: int, matrices: int | None, cancel: float | None, precision: str
+) -> None:
+    batch = batches(3, 4, rows, LONG, LONG, cancel or 0.0, ROUNDOFF[precision])
+    if cancel is None:
+        batch = tuple(jax.random.normal(jax.random.key(i), (4, rows, LONG)) for i in range(2))
+    params = jnp.zeros((LONG, LONG) if matrices is None else (matrices, LONG, LONG))
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=0.1, method="ghost", precision=precision)
+    (leaf,) = grad_fn.explain(params, batch).leaves
+    assert leaf.how == "rows"
+    lengths = parts(grad_fn, params, batch)
+    assert lengths.max() <= 0.1 * (1 + 1e-6)
+    if cancel is None:
+        _, norms = loop(loss, params, batch, np.ones(4, bool), math.inf)
+        np.testing.assert_allclose(jax.jit(grad_fn)(params, batch).norms, norms, rtol=1e-2)
+        assert lengths.min() > 0.095
+
+
 def as_rows(cotangents: Any, inputs: Any) -> Any:
     """Rows of eight entries that are all the same."""
     wide = lambda rows: jnp.asarray(np.broadcast_to(rows, (*cotangents.shape[:2], 8)), jnp.float32)
@@ -137,7 +183,7 @@ def longest_part(batch: Any, clip_norm: float = 1e-3) -> float:
 def norms_of_what_is_not_rounded(patch: pytest.MonkeyPatch) -> None:
     exactly = lambda array: jax.lax.reduce_precision(array.astype(jnp.float32), 8, 7)
     add_up = ghost_sum.sum_gradients
-    patch.setattr(ghost_sum, "rounded", lambda factor, arithmetic: factor)
+    patch.setattr(ghost_sum, "rounded", lambda factor, arithmetic, placed: factor)
     patch.setattr(ghost_sum, "sum_gradients", lambda site, o, g: add_up(site, list(map(exactly, o)), exactly(g)))
 
 

@@ -81,13 +81,20 @@ def choose(layouts: Sequence[Layout], entries: int, *, aligned: bool, together: 
 
 
 def choose_for_matrix_unit(
-    layouts: Sequence[Layout], entries: int, *, aligned: bool, together: bool, one_value: bool
+    layouts: Sequence[Layout],
+    entries: int,
+    formed_costs: float,
+    *,
+    aligned: bool,
+    together: bool,
+    one_value: bool,
 ) -> Choice:
     """The cheaper form where a matrix unit multiplies, and what reads a product needn't wait for it to be written.
 
     Args:
         layouts: of its uses, all of them products.
         entries: of its leaves together.
+        formed_costs: an operation of a gradient that is formed, in those of Gram matrices.
         aligned, together: as for `choose`.
         one_value: whether all uses are of one value that holds the leaves' entries and nothing else.
 
@@ -100,9 +107,9 @@ def choose_for_matrix_unit(
     rows = sum(use.stack * use.rows * use.floats for use in layouts)
     single = len(layouts) == 1 and layouts[0].rows == 1
     gram = 0 if single else sum(2 * a.stack * a.rows * b.rows * a.floats for a in layouts for b in layouts)
-    if gram <= gradient:
-        return Choice("rows", gram + gradient, 0, "fewer operations than forming it")
-    why = "fewer operations than the products of all pairs of rows"
+    if gram <= formed_costs * gradient:
+        return Choice("rows", gram + gradient, 0, "cheaper than forming it")
+    why = "cheaper than the products of all pairs of rows"
     if one_value and _KEPT * entries > rows:
         return Choice("dropped", 2 * gradient, 0, why)
     return Choice("formed", gradient, entries, why)

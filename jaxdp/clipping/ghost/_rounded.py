@@ -52,15 +52,17 @@ def norm_by_gram_matrices(
     sites: Sequence[Site],
     others: Sequence[Sequence[jax.Array]],
     cotangents: Sequence[jax.Array],
+    unrounded: tuple[Sequence[Sequence[jax.Array]], Sequence[jax.Array]],
     arithmetic: Arithmetic,
 ) -> Norm:
-    """Of one example's gradient, from rounded factors of uses that are brought to the same axes."""
+    """Of one example's gradient, from rounded factors of uses that are brought to the same axes, and those before that."""
     uses = [outer_products(*use) for use in zip(sites, others, cotangents, strict=True)]
     widest = max(max(site.layout.left, site.layout.right) for site in sites)
     rows, stack = sum(site.layout.rows for site in sites), sites[0].layout.stack
     below = stack * rows * widest * _SMALLEST  # of a trace, and of all that products of two rows can have lost
     at_once = stack * rows**2 <= _AT_ONCE
     additions = (stack * rows**2 if at_once else rows + stack * rows) + len(uses) ** 2 + 4
+    longer = jnp.float32((1 + arithmetic.factor_roundoff) ** 2 * (1 + _squares_error(sites, _LOOSELY)))
     square, size, reach, moved, lost = (jnp.float32(0) for _ in range(5))
     for i, first in enumerate(uses):
         for second in uses[i:]:
@@ -70,8 +72,13 @@ def norm_by_gram_matrices(
             size += _total(jnp.abs(both), at_once=at_once)
             if first is second:
                 operands, cotangent = (g, k) if sites[i].swap else (k, g)
-                left, right = _traces(operands) + below, _traces(cotangent) + below
                 spread = jnp.sqrt(_total(jnp.square(operands), at_once=at_once, over=(1, 2)))
+                if at_once:
+                    left, right = _traces(operands) + below, _traces(cotangent) + below
+                else:  # passes over large matrices cost more than one over the factors, which fuses with what computes them
+                    left, right = _squared_lengths(sites[i], unrounded[0][i], unrounded[1][i], _LOOSELY)
+                    left, right = left * longer + below, right * longer + below
+                    spread = jnp.max(spread.reshape(left.size, -1), axis=1)
                 spread = spread * jnp.float32(1 + arithmetic.gamma(additions)) + jnp.float32(rows * _SMALLEST_ROOT)
                 spread = jnp.minimum(left, spread + jnp.float32(arithmetic.gamma(widest + 4)) * left + below)
                 reach, moved = reach + jnp.sqrt(jnp.sum(left * right)), moved + jnp.sqrt(jnp.sum(spread * right))
@@ -106,17 +113,31 @@ def norm_of_formed(
 
 def _reach(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, at_once: int) -> Norm:
     """R, of which so many squares are added up in one sum; of the loops that stack, each step has rows of its own."""
+    left, right = _squared_lengths(site, others, cotangent, at_once)
+    value = jnp.sqrt(jnp.sum(left * right))
+    return Norm(value, value * jnp.float32(1 + 2 * _squares_error([site], at_once) + (left.size + 8) * _ROOTS))
+
+
+def _squared_lengths(
+    site: Site, others: Sequence[jax.Array], cotangent: jax.Array, at_once: int
+) -> tuple[Float[Array, " L"], Float[Array, " L"]]:
+    """Of all left rows together and of all right ones, at each step of the loops that stack: at least, but for rounding."""
     (other,) = others
     apart = [i for i, stacked in enumerate(site.stacked) if stacked]
     in_rows = site.own.rows if site.rule.repeats is None else site.rule.repeats(site.eqn, site.operand)
     repeats = min(in_rows, site.own.rows)  # an entry of the operand is in a row once at most
-    squares = sum_of_squares(other, apart, at_once) * jnp.float32(repeats) * sum_of_squares(cotangent, apart, at_once)
-    kept = [i for i in range(len(site.lengths)) if i not in apart]
-    factors = (site.eqn.invars[1 - site.operand], site.eqn.outvars[0])
-    shapes = [(*(site.lengths[i] for i in kept), *v.aval.shape) for v in factors]
-    slack = sum(sum_of_squares_error(shape, at_once) for shape in shapes) + (squares.size + 8) * _ROOTS
-    value = jnp.sqrt(jnp.sum(squares))
-    return Norm(value, value * jnp.float32(1 + slack))
+    squares = [sum_of_squares(factor, apart, at_once).reshape(-1) for factor in (other, cotangent)]
+    return squares[0] * jnp.float32(repeats), squares[1]
+
+
+def _squares_error(sites: Sequence[Site], at_once: int) -> float:
+    """By how much, relatively, these can be too small."""
+    shapes = [
+        (*(n for n, stacked in zip(site.lengths, site.stacked, strict=True) if not stacked), *v.aval.shape)
+        for site in sites
+        for v in (site.eqn.invars[1 - site.operand], site.eqn.outvars[0])
+    ]
+    return max(sum_of_squares_error(shape, at_once) for shape in shapes)
 
 
 def _products(x: Any, y: Any) -> Float[Array, "E S T"]:

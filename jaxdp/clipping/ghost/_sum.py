@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from ..._types import Params
-from ...jaxprs import evaluate
+from ...jaxprs import evaluate, heads_outside_on_tpus
 from ...jaxprs._jaxpr import Eqn, Literal, Var, bind, is_cast
 from .._arithmetic import Arithmetic, rounded, rounded_on_its_way
 from .._clip import (
@@ -155,10 +155,16 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
     outs, *found, direct = jax.vmap(one)(batch)
     unrounded = _Factors(*found)
     read = [path for component in plan.components for path in component.rounded_paths(plan.arithmetic)]
-    as_read = lambda path, value: rounded(value, plan.arithmetic) if path in read else cast_behind_barrier(value)
+
+    def as_read(path: Path, value: Any, side: int) -> Any:
+        if path not in read:
+            return cast_behind_barrier(value)
+        in_heads = sites[path].rule.heads(sites[path].eqn, sites[path].operand)[side]
+        return rounded(value, plan.arithmetic, heads_outside_on_tpus if in_heads else lambda x: x)
+
     factors = _Factors(
-        {path: tuple(as_read(path, other) for other in others) for path, others in unrounded.operands.items()},
-        {path: as_read(path, cotangent) for path, cotangent in unrounded.cotangents.items()},
+        {path: tuple(as_read(path, other, 0) for other in others) for path, others in unrounded.operands.items()},
+        {path: as_read(path, cotangent, 1) for path, cotangent in unrounded.cotangents.items()},
     )
     return _Seen(outs, factors, unrounded, dict(zip(used, direct, strict=True)))
 
@@ -173,7 +179,7 @@ def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
         if component.is_single_row:
             return norm_of_single_row(sites[0], operands[0], cotangents[0], arithmetic)
         if sites[0].rounded:
-            return norm_by_gram_matrices(sites, operands, cotangents, arithmetic)
+            return norm_by_gram_matrices(sites, operands, cotangents, unrounded, arithmetic)
         uses = [outer_products(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
         return norm_of_sum(uses, component.square)
 

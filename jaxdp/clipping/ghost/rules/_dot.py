@@ -10,6 +10,7 @@ from ....jaxprs._jaxpr import DOT_GENERAL, Eqn
 from ._rule import Dense, Layout, OuterProducts, Rule, knows_settings
 
 _SETTINGS = frozenset({"dimension_numbers", "out_sharding", "precision", "preferred_element_type"})
+_TWO = 2  # axes: heads, and a head's entries
 
 
 def covers(eqn: Eqn, operand: int) -> bool:
@@ -69,4 +70,14 @@ def repeats(eqn: Eqn, operand: int) -> int:
     return 1
 
 
-DOT = Rule(name="dot_general", covers=covers, layout=layout, outer_products=outer_products, repeats=repeats)
+def heads(eqn: Eqn, operand: int) -> tuple[bool, bool]:
+    """Whether rows of two axes each are last: what is contracted, of the other operand; what is free, of the output."""
+    axes, last = _Axes(eqn, operand), eqn.invars[1 - operand].aval.ndim - 1
+    other = bool(axes.other_free) and axes.other_contract == (last - 1, last)
+    output = bool(axes.other_free) and operand == 1 and len(axes.free) == _TWO
+    return other, output
+
+
+DOT = Rule(
+    name="dot_general", covers=covers, layout=layout, outer_products=outer_products, repeats=repeats, heads=heads
+)

@@ -126,6 +126,11 @@ def knows_settings(eqn: Eqn, known: frozenset[str]) -> bool:
     return known.issuperset(eqn.params)
 
 
+def no_heads(eqn: Eqn, operand: int) -> tuple[bool, bool]:
+    """Factors whose rows have one axis of entries, or others before them."""
+    return False, False
+
+
 def no_equal_cotangents(eqn: Eqn, body: JaxprParts) -> bool:
     """A use of which nothing is known."""
     return False
@@ -178,6 +183,7 @@ class Rule:
     square: Square | None = None
     equal_cotangents: Callable[[Eqn, JaxprParts], bool] = no_equal_cotangents
     repeats: Callable[[Eqn, int], int] | None = None
+    heads: Callable[[Eqn, int], tuple[bool, bool]] = no_heads
 
     def takes(self, eqn: Eqn, operand: int) -> bool:
         """Whether the parameter and the outputs of a use are real, and its other operands of the rule's types."""
