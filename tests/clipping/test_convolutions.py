@@ -15,6 +15,8 @@ from jaxdp.jaxprs._jaxpr import CONV, parts_of, subjaxprs
 X = jax.random.normal(jax.random.key(0), (4, 6, 7, 8))
 KERNEL = jax.random.normal(jax.random.key(1), (3, 2, 4, 6))
 
+ANYWHERE = [export.DisabledSafetyCheck.platform(), export.DisabledSafetyCheck.custom_call("LayoutConstraint")]
+
 
 def convolve(x: Any, kernel: Any, numbers: tuple[str, str, str] = ("NHWC", "HWIO", "NHWC"), **settings: Any) -> Any:
     return jax.lax.conv_general_dilated(
@@ -88,13 +90,36 @@ def test_what_is_compiled_for_a_tpu_gives_the_same_clipped_sum(channels: int, pr
         lambda params, x: jnp.sum(jnp.sin(same(params, x))), clip_norm=1.0, precision=precision
     )
     here = jax.jit(lambda params, x: clipped(params, x).grads)
-    anywhere = [
-        export.DisabledSafetyCheck.platform(),
-        export.DisabledSafetyCheck.custom_call("LayoutConstraint"),
-    ]
-    there = export.export(here, platforms=["tpu"], disabled_checks=anywhere)(kernel, x)
+    there = export.export(here, platforms=["tpu"], disabled_checks=ANYWHERE)(kernel, x)
     assert ("LayoutConstraint" in there.mlir_module()) == (channels == 9)
     np.testing.assert_allclose(there.call(kernel, x), here(kernel, x), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("tokens", "order"), [(6, "0, 2, 1, 3"), (130, "0, 2, 3, 1")])
+def test_heads_lie_as_attention_has_them_in_what_is_compiled_for_a_tpu_and_sums_are_the_same(
+    tokens: int, order: str
+) -> None:
+    there_and_back = {
+        "in": jax.random.normal(jax.random.key(0), (160, 4, 64)) / 16,
+        "out": jnp.ones((4, 64, 160)) / 16,
+    }
+
+    def loss(params: Any, x: Any) -> Any:
+        heads = jnp.tanh(jnp.einsum("tp,phd->thd", x, params["in"]))
+        return jnp.sum(jnp.sin(jnp.einsum("thd,hdp->tp", heads, params["out"])))
+
+    x = jax.random.normal(jax.random.key(1), (5, tokens, 160))
+    clipped = jaxdp.clipped_grad(loss, clip_norm=1.0, precision="bfloat16", method="ghost")
+    here = jax.jit(lambda params, x: clipped(params, x).grads)
+    there = export.export(here, platforms=["tpu"], disabled_checks=ANYWHERE)(there_and_back, x)
+    text = there.mlir_module()
+    assert text.count("@LayoutConstraint") == 2
+    inverted = {"0, 2, 1, 3": "3, 1, 2, 0", "0, 2, 3, 1": "1, 3, 2, 0"}[order]
+    assert text.count(f"dense<[{inverted}]>") >= 2
+    assert "LayoutConstraint" not in here.lower(there_and_back, x).as_text()
+    found, expected = there.call(there_and_back, x), here(there_and_back, x)
+    for name, leaf in expected.items():
+        np.testing.assert_allclose(found[name], leaf, rtol=1e-4, atol=1e-5)
 
 
 def convolutions(jaxpr: Any) -> Any:

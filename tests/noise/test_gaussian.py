@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 
 from jaxdp._block import Block
-from jaxdp.noise import key_from_entropy, standard_normal, tree_normal
+from jaxdp.noise import Gaussian, key_from_entropy, standard_normal, tree_normal
 from jaxdp.noise._keys import Domain, own_key
 from jaxdp.noise.draws import _normal, _threefry
 from jaxdp.noise.draws._normal import LARGEST_NORMAL, _cosine, _radius
@@ -138,6 +138,16 @@ def test_a_block_of_a_leaf_is_that_part_of_the_whole(shape: tuple[int, ...], blo
     found = jax.jit(lambda key: tree_normal(key, tree, {1: block}))(jax.random.key(1))
     for i, leaf in enumerate(found):
         np.testing.assert_allclose(leaf, block.of(whole[i]) if i == 1 else whole[i], rtol=1e-6, atol=1e-6)
+
+
+def test_a_barrier_keeps_a_noisy_sum_one_value_but_on_a_tpu_which_draws_once_by_itself() -> None:
+    sums = {"w": jnp.zeros((64, 8)), "b": jnp.zeros(3)}
+    state = Gaussian().init(jax.random.key(0), sums)
+    update = jax.jit(lambda state, sums: Gaussian().update(state, sums, jnp.float32(1.1))[0])
+    traced = update.trace(state, sums)
+    assert "optimization_barrier" in traced.lower(lowering_platforms=("cpu",)).as_text()
+    assert "optimization_barrier" in traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert "optimization_barrier" not in traced.lower(lowering_platforms=("tpu",)).as_text()
 
 
 def test_odd_shapes_scalars_and_empty_leaves_are_drawn() -> None:

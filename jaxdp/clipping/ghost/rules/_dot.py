@@ -73,7 +73,7 @@ def repeats(eqn: Eqn, operand: int) -> int:
 def heads(eqn: Eqn, operand: int) -> tuple[bool, bool]:
     """Whether rows of two axes each are last: what is contracted, of the other operand; what is free, of the output."""
     axes, last = _Axes(eqn, operand), eqn.invars[1 - operand].aval.ndim - 1
-    other = bool(axes.other_free) and axes.other_contract == (last - 1, last)
+    other = bool(axes.other_free) and sorted(axes.other_contract) == [last - 1, last]
     output = bool(axes.other_free) and operand == 1 and len(axes.free) == _TWO
     return other, output
 
