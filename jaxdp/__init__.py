@@ -11,8 +11,19 @@ the accountant assumes, and an epsilon that is true of the run come out.
     print(run.statement(delta=1e-5))
 """
 
+from typing import Any
+
 import lazy_loader
 
 from . import _interrupts as _interrupts
+from ._elsewhere import elsewhere as _elsewhere
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_own, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    if instead := _elsewhere(name):
+        raise ImportError(
+            f"jaxdp has no {name}: {instead}"
+        )  # which an import of the name passes on, unlike AttributeError
+    return _own(name)

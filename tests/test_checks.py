@@ -1,6 +1,8 @@
 """Checks of single numbers."""
 
+import copy
 import inspect
+import pickle
 from typing import Any
 
 import jax
@@ -77,6 +79,29 @@ def test_an_argument_that_is_misspelt_or_another_librarys_is_answered_with_the_o
     with pytest.raises(UsageError) as error:
         call(steps=3)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize("call", [lambda: jaxdp.DPSGD(60_000, 256), lambda: jaxdp.privatize(1.0)])  # pyright: ignore
+def test_arguments_without_their_names_are_answered_with_these(call: Any) -> None:
+    with pytest.raises(UsageError, match=r"takes these arguments by their names alone: \w+, expected_batch_size, "):
+        call()
+
+
+def test_what_other_libraries_have_is_answered_with_what_is_here() -> None:
+    run: Any = jaxdp.DPSGD(num_examples=9, expected_batch_size=3, steps=1, clip_norm=1.0, noise_multiplier=1.0)
+    for name in ("PrivacyEngine", "DPKerasSGDOptimizer", "compute_dp_sgd_privacy"):
+        with pytest.raises(ImportError, match=f"jaxdp has no {name}: .*run"):
+            getattr(jaxdp, name)
+    with pytest.raises(ImportError, match="jaxdp has no PrivacyEngine: describe the run"):
+        from jaxdp import PrivacyEngine  # noqa: F401  # pyright: ignore
+    with pytest.raises(AttributeError, match=r"DPSGD has no get_epsilon: run.epsilon\(delta="):
+        run.get_epsilon(1e-5)
+    with pytest.raises(AttributeError, match="DPSGD has no colour$"):
+        run.colour  # noqa: B018
+    with pytest.raises(AttributeError, match="No jaxdp attribute colour"):
+        getattr(jaxdp, "colour")  # noqa: B009
+    assert not hasattr(run, "get_epsilon")
+    assert pickle.loads(pickle.dumps(run)) == run == copy.deepcopy(run)
 
 
 def test_an_argument_that_is_like_no_other_is_left_to_python_and_signatures_stay() -> None:

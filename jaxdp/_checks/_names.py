@@ -52,20 +52,24 @@ def meant(name: str, known: Collection[str]) -> str | None:
 
 
 def names_explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The function, which answers an argument that it doesn't have with the name of the one that is meant."""
+    """The function, which answers an argument that it doesn't have, or has by its name alone, with the name that is meant."""
     parameters = inspect.signature(function).parameters
     passes_on = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     known = [name for name, each in parameters.items() if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    by_name = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+    most = len(parameters) - len(by_name) - passes_on  # of arguments by position
+    called = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
     def explained(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if len(args) > most and by_name:
+            raise UsageError(f"{called} takes these arguments by their names alone: {', '.join(by_name)}")
         for name in kwargs:
             if name in known:
                 continue
             free = [each for each in known if each not in kwargs]
             # what is passed on is for others to know
             near = [] if passes_on else difflib.get_close_matches(name, free, n=1)
-            called = function.__qualname__.removesuffix(".__init__")
             right = meant(name, free)
             if right is None and (instead := without(name)):
                 raise UsageError(f"{called} has no argument {name}: {instead}")

@@ -12,6 +12,7 @@ import optax
 from jaxtyping import Array, Key
 
 from .. import _checks, accounting
+from .._elsewhere import elsewhere
 from .._errors import UsageError
 from .._types import LossFn
 from ..clipping import RULES, ClippedGrad, ClipRule, Flat, check_is_rule, clipped_grad
@@ -94,6 +95,13 @@ class DPSGD:
     records_per_user: int | None = None
     microbatch_size: int | None = field(default=None, compare=False)
     noise: Noise = _GAUSSIAN
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Of names that aren't here."""
+            instead = elsewhere(name)
+            raise AttributeError(f"DPSGD has no {name}" + (f": {instead}" if instead else ""), name=name, obj=self)
 
     def __post_init__(self) -> None:
         self._check_numbers()
