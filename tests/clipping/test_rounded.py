@@ -153,6 +153,37 @@ def test_many_rows_are_clipped_by_the_numbers_that_are_added_up(
         assert lengths.min() > 0.095
 
 
+@pytest.mark.parametrize("precision", sorted(ROUNDOFF))
+def test_bounds_of_experts_that_have_little_in_common_and_of_skipped_inputs_stay_tight(precision: str) -> None:
+    rng = np.random.default_rng(0)
+    inputs, cotangents = rng.normal(size=(2, 2, 16, 70, LONG)).astype(np.float32)
+    inputs[:, 0] *= 1e3
+    cotangents[:, 15] *= 1e3
+    mixture = lambda w, x: jnp.sum(jnp.einsum("etp,epd->etd", x[0], w) * x[1])
+    strided = lambda w, x: jnp.sum(jnp.sin(jax.lax.conv(x[None], w, (2, 2), "VALID")))
+    images = rng.normal(size=(2, 256, 20, 20)).astype(np.float32)
+    images[:, :, 1::2] = 1e4
+    for loss, params, batch in (
+        (mixture, jnp.zeros((16, LONG, LONG)), (inputs, cotangents)),
+        *([(strided, jnp.full((256, 256, 1, 1), 1e-3), jnp.asarray(images))] if precision == "bfloat16" else []),
+    ):
+        grad_fn = jaxdp.clipped_grad(loss, clip_norm=1e-2, method="ghost", precision=precision)
+        (leaf,) = grad_fn.explain(params, batch).leaves
+        assert leaf.how == "rows"
+        lengths = parts(grad_fn, params, batch)
+        assert 0.95e-2 <= lengths.min() <= lengths.max() <= 1e-2 * (1 + 1e-6)
+
+
+def test_more_products_are_taken_for_a_norm_only_where_its_bound_is_no_looser() -> None:
+    forms = {}
+    for rows, left, right in ((256, 256, 1024), (1024, 2048, 1024)):
+        grad_fn = jaxdp.clipped_grad(two_sided, clip_norm=1.0, method="ghost", precision="bfloat16")
+        batch = (jnp.zeros((1, rows, left)), jnp.zeros((1, rows, right)))
+        (leaf,) = grad_fn.explain(jnp.zeros((left, right)), batch).leaves
+        forms[rows] = leaf.how
+    assert forms == {256: "rows", 1024: "dropped"}
+
+
 def as_rows(cotangents: Any, inputs: Any) -> Any:
     """Rows of eight entries that are all the same."""
     wide = lambda rows: jnp.asarray(np.broadcast_to(rows, (*cotangents.shape[:2], 8)), jnp.float32)

@@ -9,12 +9,14 @@ Per example and T rows of p and d entries in E matrices, in float32:
 A device does several operations in the time that it moves a byte: how many, its `_platform` says.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ..._platform import default_platform
 from ...jaxprs._jaxpr import SCAN, Eqn, JaxprParts, parts_of, subjaxprs
+from .._arithmetic import Arithmetic
 from ._kinds import EXAMPLE, Kind, kinds_of
 from .rules import Layout
 
@@ -83,7 +85,7 @@ def choose(layouts: Sequence[Layout], entries: int, *, aligned: bool, together: 
 def choose_for_matrix_unit(
     layouts: Sequence[Layout],
     entries: int,
-    formed_costs: float,
+    arithmetic: Arithmetic,
     *,
     aligned: bool,
     together: bool,
@@ -94,12 +96,13 @@ def choose_for_matrix_unit(
     Args:
         layouts: of its uses, all of them products.
         entries: of its leaves together.
-        formed_costs: an operation of a gradient that is formed, in those of Gram matrices.
+        arithmetic: of the sums.
         aligned, together: as for `choose`.
         one_value: whether all uses are of one value that holds the leaves' entries and nothing else.
 
     Returns:
-        The choice. A gradient that is formed is kept where that takes less memory than its rows, of which the sum is made else.
+        The choice. Gram matrices of more operations than the gradient are taken only where their bound is no looser. A gradient
+        that is formed is kept where that takes less memory than its rows, of which the sum is made else.
     """
     if not (aligned and together):
         return choose(layouts, entries, aligned=aligned, together=together, own_norm=False)
@@ -107,7 +110,9 @@ def choose_for_matrix_unit(
     rows = sum(use.stack * use.rows * use.floats for use in layouts)
     single = len(layouts) == 1 and layouts[0].rows == 1
     gram = 0 if single else sum(2 * a.stack * a.rows * b.rows * a.floats for a in layouts for b in layouts)
-    if gram <= formed_costs * gradient:
+    widest, all_rows = max(max(use.left, use.right) for use in layouts), sum(use.rows for use in layouts)
+    is_tight = arithmetic.gamma(widest) * math.sqrt(all_rows) <= arithmetic.factor_roundoff
+    if gram <= gradient * (arithmetic.formed_costs if is_tight else 1):
         return Choice("rows", gram + gradient, 0, "cheaper than forming it")
     why = "cheaper than the products of all pairs of rows"
     if one_value and _KEPT * entries > rows:

@@ -347,8 +347,8 @@ def _component(
             sites = tuple(replace(site, rounded=True) for site in sites)
         aligned = _align(sites, origins) if rearranged else None
         one_value = len(sources) == 1 and anchors == tuple(sources)
-        costs, is_aligned = arithmetic.formed_costs, aligned is not None
-        choice = _by_rules(sites, anchors, costs, aligned=is_aligned, together=together, one_value=one_value)
+        is_aligned = aligned is not None
+        choice = _by_rules(sites, anchors, arithmetic, aligned=is_aligned, together=together, one_value=one_value)
         sites = aligned or sites
     return Component(tuple(used), sites, direct, tuple(sources), rearranged, anchors, choice)
 
@@ -375,7 +375,7 @@ def _differentiated(uses: Sequence[DirectUse], anchors: Sequence[Var]) -> Choice
 def _by_rules(
     sites: Sequence[Site],
     anchors: Sequence[Var],
-    formed_costs: float,
+    arithmetic: Arithmetic,
     *,
     aligned: bool,
     together: bool,
@@ -385,7 +385,7 @@ def _by_rules(
     layouts = [site.layout for site in sites]
     if sites[0].rounded:
         return choose_for_matrix_unit(
-            layouts, entries, formed_costs, aligned=aligned, together=together, one_value=one_value
+            layouts, entries, arithmetic, aligned=aligned, together=together, one_value=one_value
         )
     own_norm = _shared_square(sites) is not None
     return choose(layouts, entries, aligned=aligned, together=together, own_norm=own_norm)

@@ -13,7 +13,8 @@ A gradient that is formed and kept needs none of this: what is added up is what 
   at most, or no longer if it cuts off;
 - Gram matrices: \(\lVert M\rVert^2 = \sum_{st} K_{st} L_{st}\) is off by at most
   \((\gamma_p + \gamma_d + \gamma_p\gamma_d) R^2 + \gamma_m \sum_{st} |K_{st} L_{st}|\), with m the additions of the outer sum;
-  the lengths in R are roots of the traces of K and L, and \(\lVert A\rVert_2^2 = \lVert K\rVert_2 \le \lVert K\rVert_F\);
+  the lengths in R are roots of the traces of K and L, or of many rows those of the unrounded factors, longer by \(1 + \delta\) at
+  most; and \(\lVert A\rVert_2^2 = \lVert K\rVert_2 \le \lVert K\rVert_F\);
 - formed: each entry of M is off by \(\gamma_T \sum_t |a_t| \otimes |g_t|\), and so M by \(\gamma_T R\). What rounding adds is
   taken as \(\delta R\) here, since there is no K: up to \(\delta\sqrt T\) of the norm where rows have nothing in common.
 
@@ -73,12 +74,11 @@ def norm_by_gram_matrices(
             if first is second:
                 operands, cotangent = (g, k) if sites[i].swap else (k, g)
                 spread = jnp.sqrt(_total(jnp.square(operands), at_once=at_once, over=(1, 2)))
-                if at_once:
+                if at_once or not _has_each_entry_once(sites[i]):
                     left, right = _traces(operands) + below, _traces(cotangent) + below
                 else:  # passes over large matrices cost more than one over the factors, which fuses with what computes them
                     left, right = _squared_lengths(sites[i], unrounded[0][i], unrounded[1][i], _LOOSELY)
                     left, right = left * longer + below, right * longer + below
-                    spread = jnp.max(spread.reshape(left.size, -1), axis=1)
                 spread = spread * jnp.float32(1 + arithmetic.gamma(additions)) + jnp.float32(rows * _SMALLEST_ROOT)
                 spread = jnp.minimum(left, spread + jnp.float32(arithmetic.gamma(widest + 4)) * left + below)
                 reach, moved = reach + jnp.sqrt(jnp.sum(left * right)), moved + jnp.sqrt(jnp.sum(spread * right))
@@ -109,6 +109,12 @@ def norm_of_formed(
     off = jnp.float32(2 * arithmetic.gamma(rows) + arithmetic.factor_roundoff) * reach
     off += jnp.float32(rows * sum(piece.size for piece in formed) * _SMALLEST)
     return Norm(value, value * jnp.float32(1 + worst + _ROOTS) + off)
+
+
+def _has_each_entry_once(site: Site) -> bool:
+    """Whether all left rows of a single matrix are the other operand, each entry once, so that they are as long together."""
+    operand = site.eqn.invars[1 - site.operand].aval
+    return site.own.stack == 1 and operand.size == site.own.rows * site.own.left
 
 
 def _reach(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, at_once: int) -> Norm:

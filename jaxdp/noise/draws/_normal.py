@@ -116,7 +116,7 @@ def _normal(first: UInt32[Array, "..."], others: UInt32[Array, "..."]) -> Float[
 
 
 def _radius(first: UInt32[Array, "..."], others: UInt32[Array, "..."]) -> Float[Array, "..."]:
-    """sqrt(-2 ln u), never zero, exact to float32 where u is small.
+    """sqrt(-2 ln u), exact to float32 where u is small; zero where u comes out as 1.
 
     u is (first 2^8 + low + 1/2) 2^-40, with the lowest eight bits of `others`; where `first` is zero, all of `others` take its
     place and u is (others 2^8 + low + 1/2) 2^-72: a point of each 2^-64.
@@ -141,7 +141,7 @@ def _logarithm(u: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def _cosine(angle: UInt32[Array, "..."]) -> Float[Array, "..."]:
-    """The cosine of a uniform angle of 24 bits, counted from -π/4: a sine on half the circle, with a sign, to 5e-9.
+    """The cosine of a uniform angle of 24 bits, counted from -π/4: a sine on half the circle, with a sign, to 2e-7.
 
     XLA's own reduces arguments of any size, which costs more than all the rest of the transform.
     """
