@@ -115,12 +115,25 @@ def gather_drawn(data: Any, draw: Draw, microbatch_size: int, spread: Spread | N
     def take(start: Any) -> tuple[Any, Any]:
         chosen = jax.lax.dynamic_slice_in_dim(indices, start, microbatch_size)
         mask = start + jnp.arange(microbatch_size, dtype=jnp.int32) < draw.size
-        if spread is None:
-            return jax.tree.map(lambda leaf: rows_at(leaf, chosen), data), mask
-        own_rows = spread.own_rows
-        return jax.tree.map(lambda leaf: own_rows(leaf, chosen, rows_at), data), spread.own(mask)
+        read = rows_at if spread is None else functools.partial(spread.own_rows, read=rows_at)
+        rows = jax.tree.map(lambda leaf: _in_their_type(read(leaf, chosen)), data)
+        return rows, mask if spread is None else spread.own(mask)
 
     return take, draw.size
+
+
+def _in_their_type(rows: Any) -> Any:
+    """The same rows, of which a TPU's compiler can't know what they are read in.
+
+    Where that is bfloat16 alone, it would make all of the data bfloat16 first, at every step, and take the rows then.
+    """
+    if not jnp.issubdtype(rows.dtype, jnp.floating):
+        return rows
+    bits = jnp.dtype(f"uint{8 * rows.dtype.itemsize}")
+    through = lambda x: jax.lax.bitcast_convert_type(
+        jax.lax.optimization_barrier(jax.lax.bitcast_convert_type(x, bits)), x.dtype
+    )
+    return jax.lax.platform_dependent(rows, tpu=through, default=lambda x: x)
 
 
 def usual_microbatch_size(examples: float, activations: int, parameters: int) -> int:

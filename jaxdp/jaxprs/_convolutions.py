@@ -70,14 +70,18 @@ def in_order_on_tpus(array: jax.Array) -> jax.Array:
 
 
 def heads_outside_on_tpus(array: jax.Array) -> jax.Array:
-    """The same rows with several heads, [..., T, heads, d], with a matrix [T, d] for each head in memory on a TPU.
+    """The same rows of several heads, [B, ..., T, heads, d], with a matrix [T, d] for each head in memory on a TPU.
 
     So attention computes them and reads them; beside other products its compiler would copy all of them once more. Of T and d
-    the one that fills the 128 lanes better is last.
+    the one that fills the 128 lanes better is last. Where the B examples fill them best, they stay as the compiler likes.
     """
     *outer, rows, heads, entries = range(array.ndim)
-    padded = lambda axis: -(-array.shape[axis] // _LANES) * _LANES / max(array.shape[axis], 1)
-    last = (entries, rows) if padded(rows) < padded(entries) else (rows, entries)
+    examples, by_rows, by_entries = (
+        -(-array.shape[axis] // _LANES) * _LANES / max(array.shape[axis], 1) for axis in (0, rows, entries)
+    )
+    if examples < min(by_rows, by_entries):
+        return array
+    last = (entries, rows) if by_rows < by_entries else (rows, entries)
     return _ordered_on_tpus(array, (*outer, heads, *last))
 
 

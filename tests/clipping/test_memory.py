@@ -6,9 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax import export
 from models_to_clip import MODELS
 
 import jaxdp
+from jaxdp.clipping._reducer import gather_drawn
+from jaxdp.sampling import Draw
 
 ROWS = 64
 
@@ -73,3 +76,19 @@ def test_frozen_parameters_are_neither_computed_with_while_compiling_nor_held_tw
         assert jnp.allclose(a, b, rtol=1e-5, atol=1e-6)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(frozen))
     assert temporary_bytes(jaxdp.clipped_grad(with_argument, clip_norm=1.0), params, x, frozen) < size / 10
+
+
+def test_rows_that_are_drawn_keep_their_type_on_a_tpu_whatever_they_are_read_in() -> None:
+    data = {"x": jnp.arange(24.0).reshape(8, 3) / 7, "y": jnp.arange(8)}
+    draw = Draw(jnp.asarray([1, 4, 6, 8, 8, 8, 8, 8], jnp.int32), jnp.int32(3))
+    take = jax.jit(lambda data, draw: gather_drawn(data, draw, 4, None)[0](jnp.int32(0)))
+    traced = take.trace(data, draw)
+    there = traced.lower(lowering_platforms=("tpu",)).as_text()
+    assert there.count("stablehlo.optimization_barrier") == 1
+    assert there.count("stablehlo.bitcast_convert") == 2
+    assert "optimization_barrier" not in traced.lower(lowering_platforms=("cpu",)).as_text()
+    anywhere = [export.DisabledSafetyCheck.platform()]
+    rows, mask = export.export(take, platforms=["tpu"], disabled_checks=anywhere)(data, draw).call(data, draw)
+    assert mask.tolist() == [True, True, True, False]
+    assert jnp.array_equal(rows["x"], jnp.concatenate([data["x"][jnp.asarray([1, 4, 6])], jnp.zeros((1, 3))]))
+    assert rows["y"].tolist() == [1, 4, 6, 0]
