@@ -22,8 +22,6 @@ _own, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    if instead := _elsewhere(name):
-        raise ImportError(
-            f"jaxdp has no {name}: {instead}"
-        )  # which an import of the name passes on, unlike AttributeError
+    if instead := _elsewhere(name):  # an import of the name passes on an ImportError, unlike an AttributeError
+        raise ImportError(f"jaxdp has no {name}: {instead}")
     return _own(name)

@@ -57,7 +57,7 @@ def names_explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
     passes_on = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     known = [name for name, each in parameters.items() if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     by_name = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
-    most = len(parameters) - len(by_name) - passes_on  # of arguments by position
+    most = sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters.values())  # arguments by position
     called = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)

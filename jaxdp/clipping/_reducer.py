@@ -24,6 +24,7 @@ from .._types import Batch
 from ..sampling import Draw, rows_at
 
 _FEW_EXAMPLES = 64
+_WIDER = frozenset(map(jnp.dtype, ("float16", "float32", "float64")))  # than bfloat16, or finer
 
 
 class Examples(NamedTuple):
@@ -127,7 +128,7 @@ def _in_their_type(rows: Any) -> Any:
 
     Where that is bfloat16 alone, it would make all of the data bfloat16 first, at every step, and take the rows then.
     """
-    if not jnp.issubdtype(rows.dtype, jnp.floating):
+    if rows.dtype not in _WIDER:
         return rows
     bits = jnp.dtype(f"uint{8 * rows.dtype.itemsize}")
     through = lambda x: jax.lax.bitcast_convert_type(

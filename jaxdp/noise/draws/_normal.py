@@ -145,9 +145,7 @@ def _cosine(angle: UInt32[Array, "..."]) -> Float[Array, "..."]:
 
     XLA's own reduces arguments of any size, which costs more than all the rest of the transform.
     """
-    turned = angle + jnp.uint32(
-        2**21 + 2**22
-    )  # to where the half circle from -π/2 to π/2 begins, with the sine's own zero inside
+    turned = angle + jnp.uint32(2**21 + 2**22)  # where half a circle begins with the sine's zero in its middle
     x = (turned & jnp.uint32(0x7FFFFF)).astype(jnp.float32) - jnp.float32(2**22 - 0.5)
     x *= jnp.float32(math.pi / 2**23)
     sine = x * _polynomial(_SINE, x * x)
