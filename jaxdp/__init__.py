@@ -11,7 +11,7 @@ the accountant assumes, and an epsilon that is true of the run come out.
     print(run.statement(delta=1e-5))
 """
 
-from typing import Any
+from typing import Any as _Any
 
 import lazy_loader
 
@@ -21,7 +21,7 @@ from ._elsewhere import elsewhere as _elsewhere
 _own, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _Any:
     if instead := _elsewhere(name):  # an import of the name passes on an ImportError, unlike an AttributeError
         raise ImportError(f"jaxdp has no {name}: {instead}")
     return _own(name)

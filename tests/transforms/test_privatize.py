@@ -70,7 +70,7 @@ def test_sums_stay_where_they_are_on_a_mesh_whose_axes_are_explicit() -> None:
         )
     for name, spec in specs.items():
         assert found[name].sharding.spec == spec
-        np.testing.assert_array_equal(found[name], alone[name])
+        np.testing.assert_allclose(found[name], alone[name], rtol=1e-6)  # two programs, which tests compile in haste
 
 
 def test_the_noise_is_float32_for_a_bfloat16_sum() -> None:
