@@ -130,10 +130,7 @@ def _in_their_type(rows: Any) -> Any:
     """
     if rows.dtype not in _WIDER:
         return rows
-    bits = jnp.dtype(f"uint{8 * rows.dtype.itemsize}")
-    through = lambda x: jax.lax.bitcast_convert_type(
-        jax.lax.optimization_barrier(jax.lax.bitcast_convert_type(x, bits)), x.dtype
-    )
+    through = lambda x: jax.lax.optimization_barrier(x.view(f"uint{8 * x.dtype.itemsize}")).view(x.dtype)
     return jax.lax.platform_dependent(rows, tpu=through, default=lambda x: x)
 
 
