@@ -124,7 +124,7 @@ def _compile(workload: Workload, name: str, program: Any, params: Any, batch: An
     """The program, run once; None, with a line, for one that the device hasn't the memory for, by the compiler's figure."""
     start = time.perf_counter()
     compiled = jax.jit(program).lower(params, batch).compile()
-    seconds = time.perf_counter() - start
+    seconds = float("nan") if jax.config.jax_compilation_cache_dir else time.perf_counter() - start  # pyright: ignore[reportAttributeAccessIssue]
     analysis, room = compiled.memory_analysis(), memory_of(jax.devices()[0])
     memory = analysis.temp_size_in_bytes / 2**20 if analysis else float("nan")
     if room is not None and memory * 2**20 > room:

@@ -39,7 +39,7 @@ from canonical import canonical
 from cells import Cell, Process
 from exact import Exact, difference, exact
 from libraries import LIBRARIES, TUTORIALS, WORKLOADS, Library, batch_size_of
-from peers.environments import UnavailableError, python_of
+from peers.environments import UnavailableError, python_here, python_of
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -79,6 +79,10 @@ class Options:
     """after how long without an answer a mode is given up"""
     results: Path = Path(__file__).parent / "results"
     """where to write"""
+    together: bool = False
+    """start all processes of a workload at once, which then compile side by side: for machines with a core for each"""
+    here: bool = False
+    """take the libraries from this Python's packages, in whatever versions, and not from environments of pinned ones"""
     overwrite: bool = False
     """replace results that another machine left in the same folder"""
 
@@ -117,14 +121,17 @@ class Comparison:
         rounding = difference(expected.plain_float32, expected.plain)
         tolerance = max(TOLERANCES[self.options.precision], 3 * rounding)
         chosen: dict[tuple[str, str], Process] = {}
-        for name in self.options.only:
-            for mode in modes[name]:
-                self.progress(f"{workload}, B {size}: {name}, {mode}")
-                cell = Cell(workload, size, name, mode, tolerance=tolerance)
-                cells.append(cell)
-                process = self._tried(cell, expected, _patience([c for c in cells if c.library == name]))
-                if process is not None:
-                    _choose(chosen, process, LIBRARIES[name].tutorial_mode(workload))
+        every = [
+            Cell(workload, size, name, mode, tolerance=tolerance) for name in self.options.only for mode in modes[name]
+        ]
+        together = self._started_together(every) if self.options.together else {}
+        for cell in every:
+            self.progress(f"{workload}, B {size}: {cell.library}, {cell.mode}")
+            cells.append(cell)
+            patience = _patience([c for c in cells if c.library == cell.library])
+            process = self._tried(cell, expected, together.get((cell.library, cell.mode)), patience)
+            if process is not None:
+                _choose(chosen, process, LIBRARIES[cell.library].tutorial_mode(workload))
         finalists = list(dict.fromkeys(chosen.values()))
         usual = self.options.rounds * (3 if workload == "cnn" else 1)
         rounds = usual if size == batch_size_of(workload) else 1
@@ -164,14 +171,26 @@ class Comparison:
         process.close()
         return process.cell
 
-    def _tried(self, cell: Cell, expected: Exact, give_up_seconds: float | None) -> Process | None:
+    def _started_together(self, cells: list[Cell]) -> dict[tuple[str, str], Process]:
+        """A process for each cell whose library there is, when all have answered: none is timed while another compiles."""
+        self.progress(f"{cells[0].workload}, B {cells[0].batch_size}: {len(cells)} processes compile")
+        known = [cell for cell in cells if isinstance(self.pythons[cell.library], Path)]
+        processes = {(cell.library, cell.mode): self._start(cell) for cell in known}
+        for process in processes.values():
+            process.first_answer()
+        return processes
+
+    def _tried(
+        self, cell: Cell, expected: Exact, started: Process | None, give_up_seconds: float | None
+    ) -> Process | None:
         python = self.pythons[cell.library]
         if isinstance(python, UnavailableError):
             cell.problem, cell.reason = "not installed", str(python)
             return None
-        process = self._start(cell, give_up_seconds=give_up_seconds)
+        process = started or self._start(cell, give_up_seconds=give_up_seconds)
         start_and_step = 25.0  # seconds, on top of the first clipped sum
-        if process.first_answer(math.inf if give_up_seconds is None else give_up_seconds + start_and_step):
+        limit = math.inf if give_up_seconds is None else give_up_seconds + start_and_step
+        if not cell.problem and (started or process.first_answer(limit)):
             cell.difference = difference(process.answer(), expected.plain if cell.is_plain else expected.clipped)
             if cell.difference <= cell.tolerance:
                 _take_turn(process)
@@ -324,7 +343,7 @@ def _pythons(options: Options, console: Console) -> dict[str, Path | Unavailable
             continue
         with console.status(f"{name}'s environment (made once)"):
             try:
-                pythons[name] = python_of(name, options.device)
+                pythons[name] = python_here(name) if options.here else python_of(name, options.device)
             except UnavailableError as error:
                 pythons[name] = error
                 console.print(escape(str(error)))

@@ -10,10 +10,12 @@ environment is made once, under the user's cache, and again when its list change
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 LISTS = Path(__file__).parent
@@ -52,6 +54,21 @@ def python_of(peer: str, device: str = "cpu") -> Path:
         _run(peer, command)
     complete.touch()
     return python
+
+
+def python_here(peer: str) -> Path:
+    """This Python, for a peer that is installed in it, in whatever version: where there is no package index.
+
+    Args:
+        peer: one of `PEERS`.
+
+    Raises:
+        UnavailableError: for one that isn't.
+    """
+    package = peer.replace("-", "_").replace("tf_", "tensorflow_")
+    if importlib.util.find_spec(package) is None:
+        raise UnavailableError(f"{peer} isn't installed beside this Python, {sys.executable}")
+    return Path(sys.executable)
 
 
 def resolved(peer: str, device: str) -> list[str]:

@@ -21,7 +21,7 @@ def build(task: Task) -> Programs:
     import jaxdp
 
     method = task.mode.split(",")[0]
-    clipped = jaxdp.clipped_grad(workload.loss, clip_norm=task.clip_norm, method=method)
+    clipped = jaxdp.clipped_grad(workload.loss, clip_norm=task.clip_norm, method=method, precision=_precision(task))
 
     def step(params: Any, batch: Any, key: Any) -> Any:
         transform = jaxdp.dp_sgd(
@@ -48,7 +48,7 @@ def _epoch(task: Task, workload: Any, jax: Any, jaxdp: Any, optax: Any) -> Calla
             clip_norm=task.clip_norm,
             noise_multiplier=task.noise_multiplier,
         )
-        return run.make_step(workload.loss, optax.sgd(task.learning_rate))
+        return run.make_step(workload.loss, optax.sgd(task.learning_rate), precision=_precision(task))
 
     def epoch(steps: int, images: Any) -> None:
         step, arrays = described(), jax.device_put(images)
@@ -58,6 +58,11 @@ def _epoch(task: Task, workload: Any, jax: Any, jaxdp: Any, optax: Any) -> Calla
         jax.block_until_ready(state.params)
 
     return epoch
+
+
+def _precision(task: Task) -> str:
+    """Of clipped sums: what the device reads, unless all of the comparison is in float32."""
+    return "float32" if task.precision == "float32" else "auto"
 
 
 if __name__ == "__main__":
