@@ -60,7 +60,7 @@ class Options:
     workloads: tuple[str, ...] = WORKLOADS
     """which models"""
     batch_sizes: tuple[int, ...] = ()
-    """sizes for every workload; by default its own, and 64 and 1024 as well for the CNN"""
+    """sizes for every workload, and no search for the largest; by default its own, and 64 and 1024 as well for the CNN"""
     device: Literal["cpu", "gpu", "tpu"] = "cpu"
     """where the libraries compute"""
     precision: Literal["float32", "fast"] = "float32"
@@ -264,7 +264,8 @@ def main(options: Options) -> None:
             cells += comparison.measure(workload, size, modes, epoch=whole)
             save(cells, [], finished=False)
             bar.advance(task)
-        largest = [] if options.quick or "cnn" not in options.workloads else _largest(comparison, cells, "cnn")
+        looks_for_largest = "cnn" in options.workloads and not options.quick and not options.batch_sizes
+        largest = _largest(comparison, cells, "cnn") if looks_for_largest else []
     folder = save(cells, largest, finished=True)
     print(throughput_report.write(folder / f"{_name(options)}.json"))
     print(f"written to {folder}")
