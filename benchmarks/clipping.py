@@ -79,7 +79,7 @@ def main(options: Options) -> None:
     for name in track(options.workloads, description="workloads", console=Console(stderr=True)):
         variants += measure(options, WORKLOADS[name]())
         _print([v for v in variants if v.workload == name])
-    _write(options, "clipping", variants)
+        _write(options, "clipping", variants)
 
 
 def measure(options: Options, workload: Workload) -> list[Variant]:
