@@ -23,8 +23,9 @@ import jax
 import jax.numpy as jnp
 import record
 import tyro
+from matplotlib.ticker import LogFormatter
 from pictures import Dot, dots, new_figure, panels, save
-from programs import programs_of, reference_of
+from programs import PLAIN_STEP, PRIVATE_STEP, programs_of, reference_of
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -33,6 +34,15 @@ from workloads import WORKLOADS, Workload
 import jaxdp
 from jaxdp.jaxprs._convolutions import with_ordered_convolutions
 from jaxdp.runs._device import in_words, memory_of
+
+HEADINGS = (
+    "workload (batch)",
+    "plain step, ms",
+    "private step, ms",
+    "whole private step",
+    "clipped gradient",
+    "temporary memory, MiB: plain gradient, clipped",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +179,31 @@ def reference(variants: list[Variant], name: str) -> Variant:
     return min((rows[other] for other in reference_of(name)), key=lambda v: v.median)
 
 
+def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The documents' table: each workload's steps, and what "auto" costs over what is not private."""
+    variants = _variants(found)
+    return [_row([v for v in variants if v.workload == name]) for name in dict.fromkeys(v.workload for v in variants)]
+
+
+def _row(variants: list[Variant]) -> tuple[str, ...]:
+    by_name = {v.name: v for v in variants}
+    plain, private, clipped = (by_name[name] for name in (PLAIN_STEP, PRIVATE_STEP, "clipped, auto"))
+    gradient = reference(variants, clipped.name)
+    return (
+        f"{plain.workload} ({plain.batch_size})",
+        f"{plain.median:.2f}",
+        f"{private.median:.2f}",
+        f"{private.median / plain.median:.2f}",
+        f"{clipped.median / gradient.median:.2f}",
+        f"{gradient.temporary_mib:.1f}, {clipped.temporary_mib:.1f}",
+    )
+
+
+def _variants(found: dict[str, Any]) -> list[Variant]:
+    """As a file of results has them."""
+    return [Variant(**{each.name: row[each.name] for each in fields(Variant)}) for row in found["variants"]]
+
+
 def _print(variants: list[Variant]) -> None:
     first = variants[0]
     table = Table(
@@ -189,8 +224,7 @@ def _write(options: Options, name: str, variants: list[Variant]) -> None:
 
 def draw(found: dict[str, Any], path: Path, *, sweep: bool) -> None:
     """Times by batch size, or over the non-private ones."""
-    of_variants = [each.name for each in fields(Variant)]
-    variants = [Variant(**{name: row[name] for name in of_variants}) for row in found["variants"]]
+    variants = _variants(found)
     figure = new_figure(11)
     figure.set_figheight(4.5)
     axes = panels(figure)
@@ -206,6 +240,8 @@ def draw(found: dict[str, Any], path: Path, *, sweep: bool) -> None:
         dots(axes, names, {title: [_dot(variants, name, title) for name in names] for title in shown})
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set(yscale="log", ylabel="time, relative to the non-private one (middle half)")
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         axes.margins(y=0.12)
     axes.legend(fontsize=8)
     save(figure, path, found)

@@ -9,6 +9,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import clipping
 import compiler_report
 import records_report
 import scaling_report
@@ -21,6 +22,7 @@ from records_rows import measured, searched
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 KINDS = {"CPU": ("cpu",), "GPU": ("nvidia", "amd"), "TPU": ("tpu",)}  # how their folders' names begin
+COMPARISONS = ("throughput.json", "throughput-fast.json", "throughput-fast-part.json")  # the fullest first
 PEERS = tuple(name for name in LIBRARIES if name != "jaxdp")
 
 
@@ -92,29 +94,46 @@ def throughput() -> str:
     """A table for each device that was measured, and the kinds of device that weren't."""
     parts = []
     for kind, beginnings in KINDS.items():
-        found = sorted(RESULTS.glob("*/throughput.json"))
-        own = [path for path in found if path.parent.name.startswith(beginnings)]
-        parts += [_table(path) for path in own] or [
+        folders = sorted(path for path in RESULTS.iterdir() if path.name.startswith(beginnings))
+        fullest = [next((f / name for name in COMPARISONS if (f / name).exists()), None) for f in folders]
+        parts += [_table(path) for path in fullest if path] or [
             f"{kind}: not timed, none was at hand; what its compiler expects stands below."
         ]
     return "\n\n".join(parts)
 
 
+def timed() -> str:
+    """Private steps on each accelerator that was at hand."""
+    found = [
+        (path, json.loads(path.read_text()))
+        for path in sorted(RESULTS.glob("*/clipping.json"))
+        if not path.parent.name.startswith(KINDS["CPU"])
+    ]
+    return "\n\n".join(
+        f"{record['processor']}, JAX {record['versions']['jax']}, commit {record['commit'][:9]}:\n\n"
+        f"{report.markdown(clipping.HEADINGS, clipping.rows(record))}\n\n"
+        f"![Clipped gradients and private steps over plain ones](../{path.parent.relative_to(ROOT)}/clipping.png)"
+        for path, record in found
+    )
+
+
 def _table(path: Path) -> str:
     record, cells = report.read(path)
+    is_whole = path.name == COMPARISONS[0]
+    keys = [(workload, batch_size_of(workload)) for workload in WORKLOADS] if is_whole else report.keys(cells)
     headings = ("workload (batch)", "jaxdp, examples/s", *(f"{peer}: fastest mode, its tutorial's" for peer in PEERS))
     rows = []
-    for workload in WORKLOADS:
-        key = (workload, batch_size_of(workload))
+    for key in keys:
         ours = report.best(cells, key, "jaxdp")
         rate = f"{key[1] / ours.median('step'):,.0f}" if ours else "not measured"
-        rows.append([f"{workload} ({key[1]})", rate, *(_peer(cells, key, peer) for peer in PEERS)])
+        rows.append([f"{key[0]} ({key[1]})", rate, *(_peer(cells, key, peer) for peer in PEERS)])
     folder = path.parent.relative_to(ROOT)
     return (
-        f"{record['processor']}, {record['threads']} cores, commit {record['commit'][:9]}; how many times as fast as each peer "
+        f"{record['processor']}, {record['threads']} cores, products in {report.PRODUCTS[record['precision']]}, commit "
+        f"{record['commit'][:9]}; how many times as fast as each peer "
         f"jaxdp takes whole private steps:\n\n{report.markdown(headings, rows)}\n\n"
-        f"![Examples a second, by library and model](../{folder}/throughput.png)\n\n"
-        f"[All figures](../{folder}/throughput.md): modes, non-private steps, clipped gradients alone, compilation, memory, "
+        f"![Examples a second, by library and model](../{folder}/{path.stem}.png)\n\n"
+        f"[All figures](../{folder}/{path.stem}.md): modes, non-private steps, clipped gradients alone, compilation, memory, "
         "epochs."
     )
 
@@ -140,7 +159,13 @@ def _times(cells: list[Cell], cell: Any) -> str:
 TABLES = {
     "README.md": {"results": results},
     "docs/dependencies.md": {"start": starting, "weights": weights},
-    "docs/benchmarks.md": {"records": records, "throughput": throughput, "compilers": compilers, "scaling": scaling},
+    "docs/benchmarks.md": {
+        "records": records,
+        "throughput": throughput,
+        "timed": timed,
+        "compilers": compilers,
+        "scaling": scaling,
+    },
 }
 
 if __name__ == "__main__":

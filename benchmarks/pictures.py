@@ -81,7 +81,7 @@ def main() -> None:
     for folder in sorted(path for path in RESULTS.iterdir() if path.is_dir()):
         for path in sorted(folder.glob("*.json")):
             found = json.loads(path.read_text())
-            if path.stem == "throughput":
+            if path.stem.startswith("throughput"):
                 throughput_report.write(path)
             elif path.stem == "records":
                 records_report.draw(measured(path), path.with_suffix(".png"), found)

@@ -60,7 +60,7 @@ def write(results: Path, name: str, content: dict[str, Any], device: Device | No
     folder.mkdir(parents=True, exist_ok=True)
     script = Path(sys.argv[0]).name
     record = {
-        "command": ["python", f"benchmarks/{script}", *sys.argv[1:]],
+        "command": ["python", f"benchmarks/{script}", *_said(sys.argv[1:])],
         "device": folder.name,
         "processor": device.model if device else _processor(),
         "machine": platform.machine(),
@@ -76,6 +76,12 @@ def commit() -> str:
     """Of this repository, as it is checked out."""
     asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     return asked.stdout.strip()
+
+
+def _said(arguments: list[str]) -> list[str]:
+    """Without the folder that was written to, which is this machine's own."""
+    at = arguments.index("--results") if "--results" in arguments else len(arguments)
+    return arguments[:at] + arguments[at + 2 :]
 
 
 def _folder(model: str) -> str:

@@ -28,6 +28,7 @@ HEADINGS = (
     "peak memory (MiB)",
     "differs by",
 )
+PRODUCTS = {"float32": "float32", "fast": "TF32 or bfloat16"}
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Cell]]:
@@ -88,7 +89,7 @@ def _tables(record: dict[str, Any], cells: list[Cell]) -> str:
     parts = [
         "# Throughput, side by side",
         f"`{' '.join(record['command'])}` on {record['processor']} ({record['device']}), {record['threads']} threads, "
-        f"products in {'float32' if record['precision'] == 'float32' else 'TF32 or bfloat16'}, commit {record['commit'][:12]}, "
+        f"products in {PRODUCTS[record['precision']]}, commit {record['commit'][:12]}, "
         f"{record['minutes']:.0f} minutes{'' if record['finished'] else ', then broken off'}. Versions: "
         + ", ".join(f"{n} {v}" for n, v in sorted(versions.items()))
         + ".",

@@ -1,6 +1,6 @@
 """On a GPU or TPU, where one is at hand: what it computes keeps what was shown on CPUs. Elsewhere all of it is skipped.
 
-JAX_PLATFORMS=cuda,cpu XLA_FLAGS= XLA_PYTHON_CLIENT_PREALLOCATE=false pytest tests/test_on_device.py -n 8
+JAX_PLATFORMS=cuda,cpu XLA_FLAGS= XLA_PYTHON_CLIENT_PREALLOCATE=false pytest tests/test_on_device.py -n 8 --dist load
 """
 
 import math
@@ -19,7 +19,8 @@ import jaxdp
 from jaxdp import pate
 from jaxdp.noise import standard_normal
 
-pytestmark = pytest.mark.skipif(jax.default_backend() == "cpu", reason="there is no GPU or TPU")
+if jax.default_backend() == "cpu":
+    pytest.skip("there is no GPU or TPU", allow_module_level=True)
 
 MASK = np.array([True, True, False, True, True, True])
 

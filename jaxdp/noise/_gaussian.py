@@ -21,6 +21,8 @@ from .draws import tree_normal
 if TYPE_CHECKING:
     from dp_accounting import GaussianDpEvent
 
+_WHOLE = 2**19  # values of a sum that a GPU makes in one piece
+
 
 class GaussianState(NamedTuple):
     """The key of the noise, and how many updates have been made: the noise of an update is a function of both."""
@@ -130,13 +132,16 @@ def in_blocks(noise: Noise, leaves: frozenset[int]) -> GaussianInBlocks | None:
 
 
 def _summed_up(sums: list[Any]) -> list[Any]:
-    """The same, made before noise is added, on a GPU.
+    """The same, of which small ones are made before noise is added, on a GPU.
 
-    There a product comes in parts that are added up by what reads them. One kernel for the parts and the draws of all leaves of a
-    kind takes an H100 121 µs of a transformer's step, where the draws alone take 12 (benchmarks/workloads.py, transformer-28).
+    There a product with a small result comes in parts, which are added up by what reads them. One kernel for the parts and the
+    draws of all leaves of a kind took an H100 121 µs of a transformer's step, where the draws alone take 12
+    (benchmarks/workloads.py, transformer-28). Large sums are whole, and a pass over them costs more.
     """
+    small = {i: leaf for i, leaf in enumerate(sums) if leaf.size < _WHOLE}
     as_they_are = lambda sums: sums
-    return jax.lax.platform_dependent(sums, cpu=as_they_are, tpu=as_they_are, default=jax.lax.optimization_barrier)
+    made = jax.lax.platform_dependent(small, cpu=as_they_are, tpu=as_they_are, default=jax.lax.optimization_barrier)
+    return [made.get(i, leaf) for i, leaf in enumerate(sums)]
 
 
 def _as_one_value(noisy: Any) -> Any:
