@@ -4,6 +4,7 @@
     python benchmarks/throughput.py --quick                           # the tutorials' CNN alone, fewer repeats
     python benchmarks/throughput.py --only jaxdp opacus --workloads mlp --batch-sizes 64 1024
     python benchmarks/throughput.py --device gpu --precision fast     # on a machine with a GPU: TF32 for every library alike
+    python benchmarks/throughput.py --here --together                 # without a package index; on a machine of many cores
 
 Each library runs in a process of its own environment (peers/environments.py). First its clipped gradient sum is compared with the
 exact one, computed example by example in float64, and so is jaxdp's: one that is more than 1e-4 away is shown as disagreeing and

@@ -17,7 +17,7 @@ import throughput
 import workloads
 from cells import Cell, Process
 from exact import difference
-from peers.environments import UnavailableError, python_of
+from peers.environments import UnavailableError, python_here, python_of
 
 
 @pytest.mark.parametrize("name", documents.TABLES)
@@ -65,6 +65,18 @@ def test_an_unknown_peer_is_named() -> None:
         python_of("keras")
 
 
+def test_a_peer_that_is_not_beside_this_python_is_named() -> None:
+    with pytest.raises(UnavailableError, match="opacus isn't installed beside this Python"):
+        python_here("opacus")
+    assert python_here("optax") == Path(sys.executable)
+
+
+def test_a_record_names_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["clipping.py", "--pairs", "3", "--results", str(tmp_path), "--sweep"])
+    folder = record.write(tmp_path, "figures", {})
+    assert json.loads((folder / "figures.json").read_text())["command"][2:] == ["--pairs", "3", "--sweep"]
+
+
 def test_results_of_another_machine_are_not_overwritten(tmp_path: Path) -> None:
     device = record.find_device("cpu")
     assert device is not None
@@ -91,3 +103,13 @@ def test_a_cell_that_fails_says_why(
     assert process.first_answer() == (not problem)
     process.close()
     assert process.cell.problem == problem
+
+
+@pytest.mark.slow
+def test_processes_that_start_together_are_compared_as_others_are(tmp_path: Path) -> None:
+    options = throughput.Options(only=("jaxdp",), together=True)
+    comparison = throughput.Comparison(options, {"jaxdp": Path(sys.executable)}, tmp_path, lambda what: None)
+    private, plain = comparison.measure("tutorial-mlp", 16, {"jaxdp": ("auto", "plain")})
+    assert private.difference < private.tolerance
+    assert private.median("step") > 0
+    assert plain.median("step") > 0

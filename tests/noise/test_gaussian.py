@@ -98,6 +98,17 @@ def test_no_two_elements_share_their_bits() -> None:
         assert len(np.unique(np.stack([np.ravel(first), np.ravel(second)]), axis=1).T) == first.size
 
 
+@pytest.mark.parametrize(("platform", "small", "large"), [("cpu", 1, 1), ("cuda", 2, 1), ("tpu", 0, 0)])
+def test_a_sum_is_made_before_noise_where_that_pays(platform: str, small: int, large: int) -> None:
+    def barriers(size: int) -> int:
+        noise, sums = Gaussian(), jax.ShapeDtypeStruct((size,), jnp.float32)
+        update = lambda sums: noise.update(noise.init(jax.random.key(0), sums), sums, jnp.float32(1))[0]
+        lowered = jax.jit(update).trace(sums).lower(lowering_platforms=(platform,))
+        return lowered.as_text().count("optimization_barrier")
+
+    assert (barriers(1000), barriers(2**20)) == (small, large)
+
+
 def test_leaves_of_the_same_shape_get_independent_noise() -> None:
     noise = jax.jit(tree_normal)(jax.random.key(3), {"a": jnp.zeros(100_000), "b": jnp.zeros(100_000)})
     assert scipy.stats.pearsonr(np.asarray(noise["a"]), np.asarray(noise["b"])).pvalue > FALSE_ALARM
