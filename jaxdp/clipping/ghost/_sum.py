@@ -245,8 +245,10 @@ def _sum_component(
         column = (-1, *[1] * (array.ndim - 1))
         array = array.astype(jnp.float32)
         scaled = array if scale is None else array * scale.reshape(column)
-        return jnp.where(usable.reshape(column), scaled, 0)
+        return jnp.where(usable.reshape(column), scaled, zero)
 
+    # Zeros that XLA knows it shares with those that a loop writes over, and a GPU keeps them for as long as the loop runs.
+    zero = jax.lax.optimization_barrier(jnp.float32(0))
     operands, cotangents = seen.factors.of(component.sites)
     as_read = lambda scaled: scaled
     if component.sites[0].rounded and not component.is_single_row:
