@@ -31,7 +31,7 @@ def test_a_benchmark_runs_and_leaves_its_results(command: str, left: str, tmp_pa
 
 
 @pytest.mark.slow("minutes")
-def test_kills_at_random_moments_change_no_end(tmp_path: Path) -> None:
+def test_twenty_kills_at_random_moments_change_no_end(tmp_path: Path) -> None:
     """Of training on a table and on images with canaries, of PATE and of an audit; every end is compared to the bit."""
-    command = [sys.executable, BENCHMARKS / "faults.py", "--kills", "12", "--only-kills", "--results", tmp_path]
+    command = [sys.executable, BENCHMARKS / "faults.py", "--kills", "20", "--only-kills", "--results", tmp_path]
     subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": str(BENCHMARKS.parent)})
