@@ -247,8 +247,10 @@ def _sum_component(
         scaled = array if scale is None else array * scale.reshape(column)
         return jnp.where(usable.reshape(column), scaled, zero)
 
-    # Zeros that XLA knows it shares with those that a loop writes over, and a GPU keeps them for as long as the loop runs.
-    zero = jax.lax.optimization_barrier(jnp.float32(0))
+    zero = jnp.float32(0)
+    if any(site.lengths for site in component.sites):
+        # Zeros that XLA knows it shares with those that a loop writes over, and a GPU keeps them for as long as the loop runs.
+        zero = jax.lax.optimization_barrier(zero)
     operands, cotangents = seen.factors.of(component.sites)
     as_read = lambda scaled: scaled
     if component.sites[0].rounded and not component.is_single_row:
