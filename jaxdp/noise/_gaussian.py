@@ -70,8 +70,9 @@ class Gaussian:
         normals = jax.tree.leaves(tree_normal(_key_of_update(state.key, step), sums))
         noisy, structure = jax.tree.flatten(sums)
         left = [i for i in range(len(noisy)) if i not in done]
-        alike = Alike.of([noisy[i] for i in left])
-        stacks = [alike.stack([leaves[i] for i in left]) for leaves in (_summed_up(noisy), normals)]
+        totals, draws = ([leaves[i] for i in left] for leaves in (noisy, normals))
+        alike = Alike.of(totals)
+        stacks = alike.stack(_summed_up(totals)), alike.stack(draws)
         stack = [total + scale * normal for total, normal in zip(*stacks, strict=True)]
         for i, leaf in zip(left, alike.apart(_as_one_value(stack)), strict=True):
             noisy[i] = leaf
