@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import record
 import tyro
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import NullFormatter
 from pictures import Dot, dots, new_figure, panels, save
 from programs import PLAIN_STEP, PRIVATE_STEP, programs_of, reference_of
 from rich.console import Console
@@ -131,10 +131,14 @@ def _microbatched(gradient: Callable[..., Any], rows: int) -> Callable[..., Any]
 
 
 def _compile(workload: Workload, name: str, program: Any, params: Any, batch: Any) -> tuple[Any, Variant] | None:
-    """The program, run once; None, with a line, for one that the device hasn't the memory for, by the compiler's figure."""
+    """The program, run once; None, with a line, for one that the device hasn't the memory for, by the compiler's figure.
+
+    Compiling isn't timed (NaN) where a cache may have answered.
+    """
+    cache: Any = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     start = time.perf_counter()
     compiled = jax.jit(program).lower(params, batch).compile()
-    seconds = float("nan") if jax.config.jax_compilation_cache_dir else time.perf_counter() - start  # pyright: ignore[reportAttributeAccessIssue]
+    seconds = float("nan") if cache else time.perf_counter() - start
     analysis, room = compiled.memory_analysis(), memory_of(jax.devices()[0])
     memory = analysis.temp_size_in_bytes / 2**20 if analysis else float("nan")
     if room is not None and memory * 2**20 > room:
@@ -240,9 +244,10 @@ def draw(found: dict[str, Any], path: Path, *, sweep: bool) -> None:
         dots(axes, names, {title: [_dot(variants, name, title) for name in names] for title in shown})
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set(yscale="log", ylabel="time, relative to the non-private one (middle half)")
-        axes.yaxis.set_major_formatter(LogFormatter())
-        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         axes.margins(y=0.12)
+        least, most = axes.get_ylim()
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}" if most < 10 * least else NullFormatter())
     axes.legend(fontsize=8)
     save(figure, path, found)
 

@@ -94,9 +94,8 @@ def throughput() -> str:
     """A table for each device that was measured, and the kinds of device that weren't."""
     parts = []
     for kind, beginnings in KINDS.items():
-        folders = sorted(path for path in RESULTS.iterdir() if path.name.startswith(beginnings))
-        fullest = [next((f / name for name in COMPARISONS if (f / name).exists()), None) for f in folders]
-        parts += [_table(path) for path in fullest if path] or [
+        folders = [folder for folder in sorted(RESULTS.iterdir()) if folder.name.startswith(beginnings)]
+        parts += [_table(path) for folder in folders for path in _fullest(folder)] or [
             f"{kind}: not timed, none was at hand; what its compiler expects stands below."
         ]
     return "\n\n".join(parts)
@@ -117,10 +116,15 @@ def timed() -> str:
     )
 
 
+def _fullest(folder: Path) -> list[Path]:
+    """The fullest comparison that a device has; none where it has none."""
+    return [path for name in COMPARISONS if (path := folder / name).exists()][:1]
+
+
 def _table(path: Path) -> str:
     record, cells = report.read(path)
-    is_whole = path.name == COMPARISONS[0]
-    keys = [(workload, batch_size_of(workload)) for workload in WORKLOADS] if is_whole else report.keys(cells)
+    is_part = path.stem.endswith("-part")
+    keys = report.keys(cells) if is_part else [(workload, batch_size_of(workload)) for workload in WORKLOADS]
     headings = ("workload (batch)", "jaxdp, examples/s", *(f"{peer}: fastest mode, its tutorial's" for peer in PEERS))
     rows = []
     for key in keys:

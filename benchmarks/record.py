@@ -1,5 +1,6 @@
 """What stands beside every figure: the command, the device, the versions and the commit."""
 
+import argparse
 import importlib.metadata
 import json
 import os
@@ -80,8 +81,9 @@ def commit() -> str:
 
 def _said(arguments: list[str]) -> list[str]:
     """Without the folder that was written to, which is this machine's own."""
-    at = arguments.index("--results") if "--results" in arguments else len(arguments)
-    return arguments[:at] + arguments[at + 2 :]
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--results")
+    return parser.parse_known_args(arguments)[1]
 
 
 def _folder(model: str) -> str:

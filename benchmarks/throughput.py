@@ -191,7 +191,7 @@ class Comparison:
         process = started or self._start(cell, give_up_seconds=give_up_seconds)
         start_and_step = 25.0  # seconds, on top of the first clipped sum
         limit = math.inf if give_up_seconds is None else give_up_seconds + start_and_step
-        if not cell.problem and (started or process.first_answer(limit)):
+        if process.first_answer(limit):
             cell.difference = difference(process.answer(), expected.plain if cell.is_plain else expected.clipped)
             if cell.difference <= cell.tolerance:
                 _take_turn(process)

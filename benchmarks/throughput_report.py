@@ -38,11 +38,12 @@ def read(path: Path) -> tuple[dict[str, Any], list[Cell]]:
 
 
 def write(path: Path) -> str:
-    """Write PATH's tables and picture beside it; returns the tables."""
+    """Write PATH's tables beside it, and a picture where something was timed; returns the tables."""
     record, cells = read(path)
     text = _tables(record, cells)
     path.with_suffix(".md").write_text(text)
-    _draw(cells, path.with_suffix(".png"), record)
+    if any(cell.seconds for cell in cells):
+        _draw(cells, path.with_suffix(".png"), record)
     return text
 
 

@@ -71,8 +71,11 @@ def test_a_peer_that_is_not_beside_this_python_is_named() -> None:
     assert python_here("optax") == Path(sys.executable)
 
 
-def test_a_record_names_no_folder_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["clipping.py", "--pairs", "3", "--results", str(tmp_path), "--sweep"])
+@pytest.mark.parametrize("given", [["--results", "DIR"], ["--results=DIR"]])
+def test_a_record_names_no_folder_of_the_machine(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["clipping.py", "--pairs", "3", *given, "--sweep"])
     folder = record.write(tmp_path, "figures", {})
     assert json.loads((folder / "figures.json").read_text())["command"][2:] == ["--pairs", "3", "--sweep"]
 
