@@ -59,9 +59,11 @@ class Gaussian:
         """The sums with noise of standard deviation `scale`, and the next state.
 
         Raises:
-            UsageError: for a state that is none, and under `jax.vmap` or `jax.shard_map` with one key for several sums.
+            UsageError: for a state that is none, for sums that aren't arrays of real numbers, and under `jax.vmap` or
+                `jax.shard_map` with one key for several sums.
         """
-        return self._update(state, sums, scale, frozenset())
+        _checks.numbers_alone("sums", sums, "give the real and the imaginary part as sums of their own", real=True)
+        return self._update(state, jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), sums), scale, frozenset())
 
     def _update(self, state: GaussianState, sums: Any, scale: Any, done: Set[int]) -> tuple[Any, GaussianState]:
         """`update` of all leaves but those whose numbers are in `done`."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from jaxdp import UsageError
 from jaxdp._block import Block
 from jaxdp.noise import Gaussian, key_from_entropy, standard_normal, tree_normal
 from jaxdp.noise._keys import Domain, own_key
@@ -107,6 +108,21 @@ def test_a_sum_is_made_before_noise_where_that_pays(platform: str, small: int, l
         return lowered.as_text().count("optimization_barrier")
 
     assert (barriers(1000), barriers(2**20)) == (small, large)
+
+
+@pytest.mark.parametrize("leaf", [jnp.zeros(2, jnp.complex64), 1j, jnp.zeros(2, bool), "sum"])
+def test_sums_that_are_not_real_are_refused(leaf: Any) -> None:
+    noise = Gaussian()
+    with pytest.raises(UsageError, match=r"sums\['w'\] is .* no array of real numbers"):
+        noise.update(noise.init(jax.random.key(0), {"w": 0.0}), {"w": leaf}, jnp.float32(1))
+
+
+@pytest.mark.parametrize("leaf", [1.0, 3, np.zeros(2), jnp.zeros(2, jnp.bfloat16)])
+def test_other_real_sums_are_made_float32(leaf: Any) -> None:
+    noise = Gaussian()
+    noisy, _ = noise.update(noise.init(jax.random.key(0), leaf), leaf, jnp.float32(1))
+    assert noisy.dtype == jnp.float32
+    assert jnp.shape(noisy) == jnp.shape(leaf)
 
 
 def test_leaves_of_the_same_shape_get_independent_noise() -> None:
