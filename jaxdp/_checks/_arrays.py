@@ -10,6 +10,8 @@ from jax.core import Tracer
 from .._errors import UsageError
 from ._plain import whole
 
+_FEW = 2**24  # numbers that come to the host in less time than a program that looks at them is compiled
+
 
 def step(name: str, value: Any) -> int:
     """`value`, a scalar array too, as the number of a step: whole, from 0 on, and such as 32 bits can hold."""
@@ -82,7 +84,10 @@ def has_nan(value: Any, *, or_infinity: bool = False) -> bool:
         given = jnp.asarray(value)
         if not jnp.issubdtype(given.dtype, jnp.floating):
             return False
-        return bool(jnp.isnan(given).any() or (or_infinity and jnp.isinf(given).any()))
+        if given.size < _FEW:
+            given = np.asarray(given)
+        there = np if isinstance(given, np.ndarray) else jnp
+        return bool(there.isnan(given).any() or (or_infinity and there.isinf(given).any()))
 
 
 def array(name: str, value: Any, fix: str) -> np.ndarray | jax.Array:

@@ -14,6 +14,7 @@ every parameter by as little as the narrowest type of the computation tells apar
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from .._errors import UsageError
-from .._platform import CPU, default_platform
+from .._platform import CPU, GPU, Platform, default_platform
 from .._types import Batch, Params
 from ..clipping import (
     ClippedGrad,
@@ -37,6 +38,7 @@ from ..clipping import (
 from ..clipping._arithmetic import arithmetic_of
 from ..clipping.ghost import explain
 from ..jaxprs._jaxpr import parts_of, subjaxprs
+from ._compiling import begin_to_compile
 
 ROWS = 2
 _LIMITS = (
@@ -57,6 +59,10 @@ _FLOATS: tuple[Callable[[np.random.Generator, Any], np.ndarray], ...] = (
     lambda rng, shape: rng.random(shape, np.float32),
     lambda rng, shape: rng.integers(0, 2, shape).astype(np.float32),
 )
+_QUICKLY: dict[Platform, dict[str, Any]] = {
+    CPU: {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True},
+    GPU: {"xla_gpu_autotune_level": 0},
+}
 _OFF = "make_step(..., self_check=False) goes without the check"
 
 
@@ -96,14 +102,28 @@ def self_check(
         UsageError: for a disagreement, naming the parameter; for a loss that has no finite gradient on any of the random
             examples.
     """
-    with jax.default_matmul_precision("highest"):  # so that what differs is not a device's rounding of products
-        _Check(replace(grad_fn, precision="float32"), params, data, shared, key).run()
+    highest = partial(jax.default_matmul_precision, "highest")  # so that no device's rounding of products differs
+    with highest():
+        in_float32 = _Check(replace(grad_fn, precision="float32"), params, data, shared, key)
+    rounding = None
     if arithmetic_of(grad_fn.precision).rounds:  # the program that will run is another
-        _Check(grad_fn, params, data, shared, key).run()
+        rounding = _Check(grad_fn, params, data, shared, key, in_float32)
+    with highest():  # now that all programs are being compiled
+        in_float32.run()
+    if rounding is not None:
+        rounding.run()
 
 
 class _Check:
-    def __init__(self, grad_fn: ClippedGrad, params: Params, data: Any, shared: tuple[Any, ...], key: Any) -> None:
+    def __init__(
+        self,
+        grad_fn: ClippedGrad,
+        params: Params,
+        data: Any,
+        shared: tuple[Any, ...],
+        key: Any,
+        before: "_Check | None" = None,  # of the same loss and rule, in another precision
+    ) -> None:
         self._grad_fn, self._params, self._shared = grad_fn, params, shared
         impl = None if key is None else jax.random.key_impl(key)
         self._keys = lambda: None if impl is None else example_keys(jax.random.key(0, impl=impl), ROWS)
@@ -117,10 +137,11 @@ class _Check:
             narrowest = max(narrowest, 2.0**-self._loss.plan.arithmetic.mantissa_bits)
         self._epsilon = max(narrowest, *of_params, _epsilon(() if self._loss is None else self._loss.plan.jaxpr.eqns))
         with jax.default_matmul_precision("highest"):
-            self._plain = _compiled(self._plain_program, params, batch, shared)
+            self._plain = before._plain if before else _compiled(self._plain_program, params, batch, shared)
         self._clipped = self._clipped_program(grad_fn, batch)
         self._unclipped = self._clipped
-        if not _lets_through(grad_fn.rule):
+        self._lets_through = before._lets_through if before else _lets_through(grad_fn.rule)
+        if not self._lets_through:
             self._unclipped = self._clipped_program(replace(grad_fn, rule=Flat()), batch)
 
     def _plain_program(self, params: Params, batch: Batch, shared: Any) -> Any:
@@ -265,9 +286,9 @@ def _lets_through(rule: ClipRule) -> bool:
 
 
 def _compiled(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
-    """The program, made quickly rather than to be quick."""
-    quickly: Any = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    return jax.jit(fn).lower(*args).compile(compiler_options=quickly if default_platform() is CPU else None)
+    """The program, made quickly rather than to be quick, while others are; whoever calls it waits."""
+    begun = begin_to_compile(jax.jit(fn).lower(*args), _QUICKLY.get(default_platform()))
+    return lambda *args: begun.result()(*args)
 
 
 def _random(rng: np.random.Generator, floats: Callable[..., np.ndarray], like: Any, limit: int | None) -> jax.Array:

@@ -7,6 +7,7 @@ can be too large, no drawn example is left out, and padding costs less than one 
 
 import operator
 from collections.abc import Callable
+from concurrent.futures import wait
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
@@ -30,6 +31,7 @@ from ..noise._keys import Domain, nonce_of, own_key
 from ..reading import Source
 from ..transforms import check_numbers, check_suitable, check_transform, in_float32
 from ._agreement import agree_on_step
+from ._compiling import begin_to_compile
 from ._description import Run
 from ._from_source import FromSource, samples
 from ._noise_of_step import NoiseOfStep
@@ -207,7 +209,6 @@ class PrivateStep:
         spread = spread_of(carry, state.params, arrays)
         given = jax.tree.leaves(carry)
         with nullcontext() if spread is None else explaining(spread.mesh):
-            self._check_gradients(state, data, shared, spread)
             if spread is not None:
                 carry = spread.place(carry)
             if isinstance(data, Source):
@@ -227,15 +228,22 @@ class PrivateStep:
         self, state: TrainState, carry: Any, data: Any, shared: Any, spread: Spread | None, num_steps: int
     ) -> tuple[tuple[Any, ...], StepMetrics]:
         others = (state.keys, jnp.int32(state.step), shared)
-        keys, first, shared = others if spread is None else spread.everywhere(others)
-        args = (carry, keys, first, data, shared)
-        text = lambda: self._compiled.lower(*args, num_steps=num_steps, spread=spread).as_text()
-        self._agree(state, carry, data, shared, spread, num_steps, text)
+        keys, first, theirs = others if spread is None else spread.everywhere(others)
+        args = (carry, keys, first, data, theirs)
+        lower = lambda: self._compiled.lower(*args, num_steps=num_steps, spread=spread)
+        of_several = spread is not None and spread.processes > 1
+        if not self._is_checked(state, data, shared):
+            beside = [] if of_several else [begin_to_compile(lower())]
+            self._check_gradients(state, data, shared, spread)
+            wait(beside)  # the call takes what was compiled; where that failed, it fails itself
+        self._agree(state, carry, data, theirs, spread, num_steps, lambda: lower().as_text())
         return self._compiled(*args, num_steps=num_steps, spread=spread)
 
     def _over_source(
         self, state: TrainState, carry: Any, source: Source, shared: Any, spread: Spread | None, num_steps: int
     ) -> tuple[tuple[Any, ...], StepMetrics]:
+        if not self._is_checked(state, source, shared):
+            self._check_gradients(state, source, shared, spread)
         metrics = []
         for number in range(state.step, state.step + num_steps):
             agree = partial(self._agree, state, carry, source, shared, spread, 1) if number == state.step else _agreed
@@ -266,21 +274,20 @@ class PrivateStep:
         self._agreed.add(program)
 
     def _check_gradients(self, state: TrainState, data: Any, shared: tuple[Any, ...], spread: Spread | None) -> None:
-        """The self-check of arguments of these shapes and types, before the first step with them."""
-        if not self._checks_itself:
-            return
-        shapes = data
-        if isinstance(data, Source):
-            shapes = jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), data.like)
-        if (kind := signature(state.params, shapes, shared)) not in self._checked:
-            key = state.keys.loss if self._takes_rng else None
-            params = state.params
-            if spread is not None:  # of several processes, each checks by itself
-                as_checked = spread.here if spread.processes > 1 else spread.automatic
-                params, shared, key = as_checked((params, shared, key))
-            with nullcontext() if spread is None else computing_on(automatic(spread.mesh)):
-                self_check(self._grad_fn, params, shapes, shared, key)
-            self._checked.add(kind)
+        """The self-check of arguments of these shapes and types."""
+        key = state.keys.loss if self._takes_rng else None
+        params, shapes = state.params, _shapes(data)
+        checked = signature(params, shapes, shared)
+        if spread is not None:  # of several processes, each checks by itself
+            as_checked = spread.here if spread.processes > 1 else spread.automatic
+            params, shared, key = as_checked((params, shared, key))
+        with nullcontext() if spread is None else computing_on(automatic(spread.mesh)):
+            self_check(self._grad_fn, params, shapes, shared, key)
+        self._checked.add(checked)
+
+    def _is_checked(self, state: TrainState, data: Any, shared: tuple[Any, ...]) -> bool:
+        """Whether it was made of arguments of these shapes and types, or isn't wanted."""
+        return not self._checks_itself or signature(state.params, _shapes(data), shared) in self._checked
 
     def _scan(
         self, carry: tuple[Any, ...], *args: Any, num_steps: int, spread: Spread | None
@@ -344,6 +351,13 @@ def _check_state(state: Any, name: str) -> None:
                 "before"
             )
     _checks.step(f"{name}: state.step", state.step)
+
+
+def _shapes(data: Any) -> Any:
+    """Arrays of the data's shapes and types: one example of a source's."""
+    if not isinstance(data, Source):
+        return data
+    return jax.tree.map(lambda leaf: np.zeros((1, *leaf.shape), leaf.dtype), data.like)
 
 
 def _agreed(text: Callable[[], str]) -> None:

@@ -1,6 +1,7 @@
 """The check before the first step: honest losses pass it, and wrong rules are refused by the parameter's name."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +37,8 @@ def a_step(
     run = jaxdp.DPSGD(num_examples=num_examples, **{**usual, **how})
     step = run.make_step(loss, optax.sgd(0.1), has_aux=has_aux, self_check=self_check, precision=precision)
     metrics = jaxdp.StepMetrics(jnp.zeros(1, jnp.int32), jnp.zeros(1), jnp.zeros(1), None)
-    step._compiled = lambda carry, *rest, num_steps, spread: (carry, metrics)
+    nothing = lambda carry, *rest, num_steps, spread: (carry, metrics)
+    step._compiled = jax.jit(nothing, static_argnames=("num_steps", "spread"))
     return step
 
 
@@ -241,6 +243,30 @@ def test_random_values_have_the_datas_type_and_reach_its_ends(dtype: str) -> Non
         assert values.max() == jnp.iinfo(dtype).max
         assert (np.abs(values) <= 1).any()
         assert (values < 0).any() == (jnp.iinfo(dtype).min < 0)
+
+
+def test_the_step_is_compiled_once_while_it_is_checked(caplog: pytest.LogCaptureFixture) -> None:
+    data = jnp.ones((4, 3))
+    run = jaxdp.DPSGD(num_examples=4, expected_batch_size=2, steps=9, clip_norm=1.0, noise_multiplier=1.0)
+    step = run.make_step(lambda p, x: jnp.sum(p * x), optax.sgd(0.1))
+    state = step.init(jnp.ones(3), jax.random.key(0))
+    with caplog.at_level("DEBUG", logger="jax"):
+        for _ in range(2):
+            state, _ = step(state, data)
+    compiled = [line for line in caplog.records if "Finished XLA compilation of jit(_scan)" in line.getMessage()]
+    assert len(compiled) == 1
+    assert compiled[0].threadName != "MainThread"
+
+
+def test_a_step_that_cannot_be_compiled_fails_as_it_would_without_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(lowered: Any) -> Any:
+        begun = Future[Any]()
+        begun.set_exception(RuntimeError("the compiler's"))
+        return begun
+
+    monkeypatch.setattr(_step, "begin_to_compile", failing)
+    state, _ = first_step(lambda p, x: jnp.sum(p * x), jnp.ones(3), jnp.ones((4, 3)))
+    assert state.step == 1  # it was compiled again by the call, which has errors of its own
 
 
 def test_the_check_is_made_once_for_each_kind_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
