@@ -46,7 +46,7 @@ GPU = Platform(
     operations_per_byte=20,  # NVIDIA's data sheet of the H100 SXM: 67e12 operations in float32, 3.35e12 bytes a second
     microbatch_bytes=None,
     ordered_convolutions=False,
-    steps_per_call=32,  # a dispatch costs more than a short step
+    steps_per_call=64,  # a dispatch costs more than a short step
 )
 TPU = Platform(
     precision="bfloat16",
@@ -54,7 +54,7 @@ TPU = Platform(
     operations_per_byte=40,  # Google's figures for v5e: 197e12 operations in bfloat16, six for one in float32, 0.82e12 bytes
     microbatch_bytes=None,
     ordered_convolutions=False,
-    steps_per_call=32,
+    steps_per_call=64,
 )
 _PLATFORMS = {"cpu": CPU, "tpu": TPU}
 
