@@ -57,20 +57,25 @@ def of_another_machine(path: Path, device: Device) -> str | None:
 
 def write(results: Path, name: str, content: dict[str, Any], device: Device | None = None) -> Path:
     """Write figures with what they were taken on to RESULTS/DEVICE/NAME.json; returns the folder."""
-    folder = results / (device.folder if device else device_name())
+    taken = now(device)
+    folder = results / taken["device"]
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(taken | content, indent=1) + "\n")
+    return folder
+
+
+def now(device: Device | None = None) -> dict[str, Any]:
+    """What figures are taken on, as this process runs; without `device`, on JAX's own."""
     script = Path(sys.argv[0]).name
-    record = {
+    return {
         "command": ["python", f"benchmarks/{script}", *_said(sys.argv[1:])],
-        "device": folder.name,
+        "device": device.folder if device else device_name(),
         "processor": device.model if device else _processor(),
         "machine": platform.machine(),
         "python": platform.python_version(),
         "versions": {package: importlib.metadata.version(package) for package in PACKAGES},
         "commit": commit(),
     }
-    (folder / f"{name}.json").write_text(json.dumps(record | content, indent=1) + "\n")
-    return folder
 
 
 def commit() -> str:

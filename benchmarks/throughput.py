@@ -5,6 +5,7 @@
     python benchmarks/throughput.py --only jaxdp opacus --workloads mlp --batch-sizes 64 1024
     python benchmarks/throughput.py --device gpu --precision fast     # on a machine with a GPU: TF32 for every library alike
     python benchmarks/throughput.py --here --together                 # without a package index; on a machine of many cores
+    python benchmarks/throughput.py --resume                          # after one that was broken off, with its other options
 
 Each library runs in a process of its own environment (peers/environments.py). First its clipped gradient sum is compared with the
 exact one, computed example by example in float64, and so is jaxdp's: one that is more than 1e-4 away is shown as disagreeing and
@@ -84,6 +85,8 @@ class Options:
     """start all processes of a workload at once, which then compile side by side: for machines with a core for each"""
     here: bool = False
     """take the libraries from this Python's packages, in whatever versions, and not from environments of pinned ones"""
+    resume: bool = False
+    """go on with what a run of the same options, versions and commit left: from the first model that it didn't finish"""
     overwrite: bool = False
     """replace results that another machine left in the same folder"""
 
@@ -241,12 +244,14 @@ def main(options: Options) -> None:
     console = Console(stderr=True)
     device = _device(options)
     pythons = _pythons(options, console)
-    started = time.monotonic()
+    cells, seconds = _left(options, device) if options.resume else ([], 0.0)
+    started = time.monotonic() - seconds
     save = partial(_saved, options, device, started)
     columns = TimeElapsedColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
     with tempfile.TemporaryDirectory() as room, Progress(*columns, console=console) as bar:
         plan = _plan(options)
-        task = bar.add_task("", total=len(plan))
+        done = throughput_report.keys(cells)
+        task = bar.add_task("", total=len(plan), completed=len(done))
 
         def tell(what: str) -> None:
             bar.update(task, description=escape(what))
@@ -254,8 +259,7 @@ def main(options: Options) -> None:
                 console.print(f"{(time.monotonic() - started) / 60:.1f} min: {escape(what)}", highlight=False)
 
         comparison = Comparison(options, pythons, Path(room), tell)
-        cells: list[Cell] = []
-        for workload, size in plan:
+        for workload, size in (key for key in plan if key not in done):
             usual = not options.batch_sizes and size == batch_size_of(workload)
             whole = workload == "cnn" and usual and not options.quick
             every = not options.quick
@@ -263,7 +267,7 @@ def main(options: Options) -> None:
             if not usual and any(cell.workload == workload for cell in cells):
                 modes = {name: _fastest(cells, workload, LIBRARIES[name]) for name in options.only}
             cells += comparison.measure(workload, size, modes, epoch=whole)
-            save(cells, [], finished=False)
+            throughput_report.write(save(cells, [], finished=False) / f"{_name(options)}.json")
             bar.advance(task)
         looks_for_largest = "cnn" in options.workloads and not options.quick and not options.batch_sizes
         largest = _largest(comparison, cells, "cnn") if looks_for_largest else []
@@ -286,6 +290,25 @@ def _saved(
         "largest": [asdict(cell) for cell in largest],
     }
     return record.write(options.results, _name(options), content, device)
+
+
+def _left(options: Options, device: record.Device) -> tuple[list[Cell], float]:
+    """The cells that a run which was broken off has measured, and for how many seconds it ran."""
+    path = options.results / device.folder / f"{_name(options)}.json"
+    if not path.exists():
+        sys.exit(f"--resume: there is no {path}: leave the option out")
+    left, cells = throughput_report.read(path)
+    if left["finished"]:
+        sys.exit(f"--resume: {path} is of a run that is finished: leave the option out to measure anew")
+    for name, now in record.now(device).items():
+        then = left[name]
+        if name == "command":
+            then, now = ([word for word in words if word != "--resume"] for words in (then, now))
+        if then != now:
+            sys.exit(
+                f"--resume: {path} has another {name} ({then}, this is {now}): leave the option out to measure anew"
+            )
+    return cells, 60 * left["minutes"]
 
 
 def _check(options: Options) -> None:

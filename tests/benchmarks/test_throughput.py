@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,31 @@ def test_results_of_another_machine_are_not_overwritten(tmp_path: Path) -> None:
     path.write_text(json.dumps({"processor": "another"}))
     with pytest.raises(SystemExit, match=r"is of another machine \(another"):
         throughput.main(throughput.Options(results=tmp_path))
+
+
+def test_what_a_run_of_the_same_options_left_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = record.find_device("cpu")
+    assert device is not None
+    options = throughput.Options(results=tmp_path, resume=True)
+    typed = lambda *words: monkeypatch.setattr(sys, "argv", ["throughput.py", "--rounds", *words])
+
+    def left(finished: bool) -> None:
+        content = {"cells": [asdict(Cell("cnn", 256, "jaxdp", "auto"))], "minutes": 2.0, "finished": finished}
+        record.write(tmp_path, "throughput", content, device)
+
+    typed("2")
+    with pytest.raises(SystemExit, match=r"--resume: there is no .*throughput\.json"):
+        throughput._left(options, device)
+    left(finished=False)
+    typed("2", "--resume")
+    (cell,), seconds = throughput._left(options, device)
+    assert (cell.workload, seconds) == ("cnn", 120)
+    typed("3", "--resume")
+    with pytest.raises(SystemExit, match="has another command"):
+        throughput._left(options, device)
+    left(finished=True)
+    with pytest.raises(SystemExit, match="is of a run that is finished"):
+        throughput._left(options, device)
 
 
 @pytest.mark.slow
