@@ -21,7 +21,7 @@ ROOMS = (
     *("_processes", "_meeting", "_alike", "_block", "_mesh", "_spread"),
     *("jaxprs", "noise", "sampling", "reading", "clipping", "accounting", "transforms", "dpsgd"),
     *("mechanisms", "pate", "audit"),
-    *("data", "models", "runs", "commands", "cli"),
+    *("data", "models", "runs", "commands", "cli", "__main__"),
 )
 OF_THE_LIBRARY = ROOMS[: ROOMS.index("runs")]
 FOR_COMMANDS = {"rich", "matplotlib", "tyro", "orbax"}

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -273,7 +274,10 @@ def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit) as exit_:
         cli.main(["--version"])
     assert exit_.value.code in (0, None)
-    assert capsys.readouterr().out == f"jaxdp {importlib.metadata.version('jaxdp-privacy')}\n"
+    said = f"jaxdp {importlib.metadata.version('jaxdp-privacy')}\n"
+    assert capsys.readouterr().out == said
+    as_module = subprocess.run([sys.executable, "-m", "jaxdp", "--version"], capture_output=True, text=True, check=True)
+    assert as_module.stdout == said
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
