@@ -129,7 +129,7 @@ class Comparison:
             Cell(workload, size, name, mode, tolerance=tolerance) for name in self.options.only for mode in modes[name]
         ]
         together = self._started_together(every) if self.options.together else {}
-        for cell in every:
+        for cell in sorted(every, key=lambda cell: (cell.library, cell.mode) not in together):
             self.progress(f"{workload}, B {size}: {cell.library}, {cell.mode}")
             cells.append(cell)
             patience = _patience([c for c in cells if c.library == cell.library])
@@ -176,12 +176,20 @@ class Comparison:
         return process.cell
 
     def _started_together(self, cells: list[Cell]) -> dict[tuple[str, str], Process]:
-        """A process for each cell whose library there is, when all have answered: none is timed while another compiles."""
+        """A process for each cell whose library there is, when all have answered: none is timed while another compiles.
+
+        One for which the others left no memory or no time isn't among them: it is tried by itself when they have been.
+        """
         self.progress(f"{cells[0].workload}, B {cells[0].batch_size}: {len(cells)} processes compile")
         known = [cell for cell in cells if isinstance(self.pythons[cell.library], Path)]
         processes = {(cell.library, cell.mode): self._start(cell) for cell in known}
         for process in processes.values():
             process.first_answer()
+        for key, process in list(processes.items()):
+            if process.cell.problem in ("out of memory", "too slow"):
+                process.close()
+                process.cell.problem = process.cell.reason = ""
+                del processes[key]
         return processes
 
     def _tried(

@@ -141,3 +141,17 @@ def test_processes_that_start_together_are_compared_as_others_are(tmp_path: Path
     assert private.difference < private.tolerance
     assert private.median("step") > 0
     assert plain.median("step") > 0
+
+
+@pytest.mark.slow
+def test_one_for_which_the_others_left_no_memory_is_tried_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = throughput.Options(only=("jaxdp",), together=True)
+    comparison = throughput.Comparison(options, {"jaxdp": Path(sys.executable)}, tmp_path, lambda what: None)
+    start, memory = comparison._start, [2**28]  # of the first process alone, which can't even begin with it
+    monkeypatch.setattr(comparison, "_start", lambda cell, *given, **how: start(cell, memory.pop() if memory else None))
+    plain, private = comparison.measure("tutorial-mlp", 16, {"jaxdp": ("auto", "plain")})
+    assert (plain.mode, private.mode) == ("plain", "auto")
+    assert private.problem == ""
+    assert private.median("step") > 0
