@@ -1,4 +1,4 @@
-"""Checks of single numbers."""
+"""Checks of single numbers, and of arrays."""
 
 import copy
 import inspect
@@ -141,3 +141,15 @@ def test_what_others_have_and_jaxdp_has_not_is_answered_with_what_to_do(name: st
     run, other = jaxdp.DPSGD(**described), {"target_epsilon": 1.0, "delta": 1e-5}
     with pytest.raises(jaxdp.UsageError, match="did you mean epsilon"):
         run.with_noise_for(**other)
+
+
+@pytest.mark.parametrize("size", [3, 2**20])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
+def test_nan_and_infinity_are_seen_in_arrays_of_any_size_and_type(dtype: str, size: int) -> None:
+    values = jnp.ones(size, dtype)
+    assert not _checks.has_nan(values, or_infinity=True)
+    assert _checks.has_nan(values.at[-1].set(jnp.nan))
+    if dtype != "float8_e4m3fn":  # which has no infinity
+        infinite = values.at[0].set(jnp.inf)
+        assert not _checks.has_nan(infinite)
+        assert _checks.has_nan(infinite, or_infinity=True)

@@ -10,7 +10,7 @@ from jax.core import Tracer
 from .._errors import UsageError
 from ._plain import whole
 
-_FEW = 2**24  # numbers that come to the host in less time than a program that looks at them is compiled
+_FEW = 2**20  # numbers that come to the host sooner than a program that looks at them is compiled
 
 
 def step(name: str, value: Any) -> int:
