@@ -32,7 +32,7 @@ from rich.table import Table
 from workloads import WORKLOADS, Workload
 
 import jaxdp
-from jaxdp.jaxprs._convolutions import with_ordered_convolutions
+from jaxdp.jaxprs._convolutions import for_cpus
 from jaxdp.runs._device import in_words, memory_of
 
 HEADINGS = (
@@ -121,7 +121,7 @@ def _microbatched(gradient: Callable[..., Any], rows: int) -> Callable[..., Any]
     def mean(params: Any, batch: Any) -> Any:
         slices = jax.tree.map(lambda leaf: leaf.reshape(-1, rows, *leaf.shape[1:]), batch)
         step = lambda total, part: (
-            jax.tree.map(jnp.add, total, with_ordered_convolutions(gradient, params, part)),
+            jax.tree.map(jnp.add, total, for_cpus(gradient, params, part)),
             None,
         )
         total, _ = jax.lax.scan(step, jax.tree.map(jnp.zeros_like, params), slices)

@@ -15,7 +15,7 @@ from .._errors import UsageError
 from .._processes import all_well
 from .._types import LossFn, Params
 from ..clipping._inputs import taking_rng_as
-from ..jaxprs._convolutions import with_ordered_convolutions
+from ..jaxprs import for_cpus
 from ..noise._keys import Domain, own_key
 from ..pate._agreement import agree_on
 from ..pate._shards import check_inputs, check_records
@@ -62,7 +62,7 @@ class Shadows:
         on_device = _on_device("inputs", inputs)
         one = lambda params: lambda row: real_logits(logits_fn(params, jax.tree.map(lambda leaf: leaf[row], on_device)))
         all_of = lambda params: jax.lax.map(one(params), jnp.arange(examples), batch_size=min(_ROWS, examples))
-        program = SideBySide(lambda params: with_ordered_convolutions(all_of, params).astype(jnp.float32))
+        program = SideBySide(lambda params: for_cpus(all_of, params).astype(jnp.float32))
         params_of = lambda shadows: (jax.tree.map(lambda leaf: leaf[shadows], self.params),)
         return np.concatenate([*program.map(params_of, range(len(self.members)))])
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from .. import _checks
 from .._errors import UsageError
 from .._types import Batch, LossFn, Params
-from ..jaxprs import with_ordered_convolutions
+from ..jaxprs import for_cpus
 from ._arithmetic import PRECISIONS, arithmetic_of
 from ._clip import ClippedSum, Clipping
 from ._inputs import check_batch, check_loss, check_mask, check_params, example_keys
@@ -193,7 +193,7 @@ class ClippedGrad:
             losses, aux = jax.tree.map(lambda leaf: _zero_where_masked(leaf, examples.mask), (out.losses, out.aux))
             return out._replace(losses=losses, aux=aux)
 
-        return with_ordered_convolutions(run, params, examples)
+        return for_cpus(run, params, examples)
 
 
 @_checks.names_explained

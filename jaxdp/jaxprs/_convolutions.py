@@ -1,52 +1,17 @@
-"""Arrangements of axes that XLA's compilers have fast code for: of convolutions on a CPU, of what they read on a TPU.
+"""Arrangements of axes that XLA's compilers have fast code for: of convolutions on a CPU, of what they read on a TPU."""
 
-Differentiation gives convolutions whose axes are permuted. Outside loops the compiler puts them in order; inside the body
-of a loop, such as that over microbatches, it doesn't, and they run 10 to 40 times slower (JAX 0.10 and 0.12). Here the
-order is explicit, by transpositions. The values are the same.
-"""
-
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from .._platform import default_platform
-from ._evaluate import evaluate
-from ._jaxpr import CONV, Eqn, Jaxpr, bind, parts_of, replace_subjaxprs, subjaxprs, trace
+from ._jaxpr import CONV, Eqn
 
 _LANES = 128  # of a TPU's registers, to which the last axis is padded
 
 
-def with_ordered_convolutions(fn: Callable[..., Any], *args: Any) -> Any:
-    """`fn(*args)`, its convolutions put in order where that is faster."""
-    if not default_platform().ordered_convolutions:
-        return fn(*args)
-    jaxpr, out = trace(fn, *args)
-    return jax.tree.unflatten(jax.tree.structure(out), _run(jaxpr, jax.tree.leaves(args)))
-
-
-def _run(jaxpr: Jaxpr, args: Sequence[Any]) -> list[Any]:
-    def with_ordered(eqn: Eqn, values: list[Any]) -> list[Any]:
-        return [_ordered(eqn, *values)] if eqn.primitive is CONV else bind(_with_ordered_bodies(eqn), values)
-
-    return evaluate(parts_of(jaxpr), args, with_ordered)
-
-
-def _with_ordered_bodies(eqn: Eqn) -> Eqn:
-    if not any(_has_convolution(body) for body in subjaxprs(eqn)):
-        return eqn
-    return replace_subjaxprs(eqn, lambda body, *args: _run(body, args))
-
-
-def _has_convolution(jaxpr: Jaxpr) -> bool:
-    return any(
-        eqn.primitive is CONV or any(_has_convolution(body) for body in subjaxprs(eqn)) for eqn in parts_of(jaxpr).eqns
-    )
-
-
-def _ordered(eqn: Eqn, inputs: jax.Array, kernel: jax.Array) -> jax.Array:
+def in_order(eqn: Eqn, inputs: jax.Array, kernel: jax.Array) -> jax.Array:
     """The convolution over [batch, *space, channel] by [*window, in, out]."""
     params, numbers, last = dict(eqn.params), eqn.params["dimension_numbers"], inputs.ndim - 1
     channel_last = lambda spec: (spec[0], *spec[2:], spec[1])

@@ -21,10 +21,10 @@ Var = Any  # a jaxpr's variable, likewise
 Literal = core.Literal
 
 INLINED = frozenset({p.jit_p, p.closed_call_p, p.call_p})
-SCAN, REMAT = p.scan_p, p.remat_p
+SCAN, REMAT, WHILE, IOTA = p.scan_p, p.remat_p, p.while_p, p.iota_p
 DOT_GENERAL, CONV, GATHER = p.dot_general_p, p.conv_general_dilated_p, p.gather_p
 STOP_GRADIENT = p.stop_gradient_p
-MUL, ARITHMETIC = p.mul_p, frozenset({p.add_p, p.sub_p, p.mul_p, p.div_p})
+MUL, SELECT, ARITHMETIC = p.mul_p, p.select_n_p, frozenset({p.add_p, p.sub_p, p.mul_p, p.div_p})
 CAST, BROADCAST, RESHAPE, TRANSPOSE = p.convert_element_type_p, p.broadcast_in_dim_p, p.reshape_p, p.transpose_p
 SQUEEZE, COPY, REVERSE, CONCATENATE = p.squeeze_p, p.copy_p, p.rev_p, p.concatenate_p
 SLICE, DYNAMIC_SLICE, SPLIT = p.slice_p, p.dynamic_slice_p, lax.split_p

@@ -15,7 +15,7 @@ from .._errors import UsageError
 from .._processes import all_well, is_first
 from .._types import Batch, LossFn, Params
 from ..clipping import takes_rng
-from ..jaxprs._convolutions import with_ordered_convolutions
+from ..jaxprs import for_cpus
 from ..noise._keys import Domain, own_key
 from ..transforms import check_transform
 from ._agreement import agree_on
@@ -153,7 +153,7 @@ class Course:
             (params, opt_state), (number, at) = carry, numbered
             batch = jax.tree.map(lambda leaf: leaf[at], records)
             keys = jax.random.split(jax.random.fold_in(of_loss, number), self.batch_size)
-            grads = with_ordered_convolutions(jax.grad(mean_loss), params, batch, keys)
+            grads = for_cpus(jax.grad(mean_loss), params, batch, keys)
             updates, opt_state = self.optimizer.update(grads, opt_state, params)
             return (optax.apply_updates(params, updates), opt_state), None
 
@@ -223,7 +223,7 @@ def predicted_classes(logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Call
 
     def classes(params: Params) -> Int32[Array, " examples"]:
         forward = lambda params, part: jax.vmap(lambda one: jnp.argmax(real_logits(logits_fn(params, one))))(part)
-        parts = jax.lax.map(lambda part: with_ordered_convolutions(forward, params, part), on_device)
+        parts = jax.lax.map(lambda part: for_cpus(forward, params, part), on_device)
         return parts.reshape(-1)[:examples].astype(jnp.int32)
 
     return classes

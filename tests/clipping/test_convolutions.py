@@ -9,7 +9,7 @@ import pytest
 from jax import export
 
 import jaxdp
-from jaxdp.jaxprs._convolutions import with_ordered_convolutions
+from jaxdp.jaxprs import for_cpus
 from jaxdp.jaxprs._jaxpr import CONV, parts_of, subjaxprs
 
 X = jax.random.normal(jax.random.key(0), (4, 6, 7, 8))
@@ -68,7 +68,7 @@ def called(x: Any, kernel: Any) -> Any:
     [convolve, kernel_gradient, permuted, in_a_loop, in_a_scan, in_a_branch, rematerialised, of_each_example, called],
 )
 def test_ordered_convolutions_give_the_same_values_and_are_all_in_order(fn: Any) -> None:
-    ordered = lambda x, kernel: with_ordered_convolutions(fn, x, kernel)
+    ordered = lambda x, kernel: for_cpus(fn, x, kernel)
     np.testing.assert_allclose(jax.jit(ordered)(X, KERNEL), fn(X, KERNEL), rtol=1e-4, atol=1e-5)
     found = list(convolutions(jax.make_jaxpr(ordered)(X, KERNEL)))
     assert found

@@ -1,0 +1,100 @@
+"""Losses with matrices whose entries are all one number, which XLA's CPU compiler gets wrong if it sees that they are."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxdp
+from jaxdp.clipping import _clipped_grad
+from jaxdp.jaxprs import for_cpus
+
+SHAPES = [(70, 160, 160), (64, 64, 8)]  # positions, inputs, outputs
+
+
+def mixed(w: Any, x: Any) -> Any:
+    """By a constant matrix before the weights: in the gradient's product it is the right one."""
+    return jnp.sum((x @ jnp.full((x.shape[1], len(w)), 0.01)) @ w)
+
+
+def scaled(scale: Any, x: Any) -> Any:
+    """Scales before a constant matrix, which is the right one on the way back, too."""
+    return jnp.sum(((x * scale[None]) @ jnp.full((len(scale), 8), 0.01)) ** 2)
+
+
+def in_a_loop(scale: Any, x: Any) -> Any:
+    """The same in a loop whose body is given the matrix."""
+    matrix = jnp.full((len(scale), len(scale)), 0.01)
+    step = lambda rows, _: (jnp.tanh((rows * scale[None]) @ matrix), jnp.sum((rows * scale[None]) @ matrix))
+    return jnp.sum(jax.lax.scan(step, x, None, length=2)[1])
+
+
+def in_a_branch(scale: Any, x: Any) -> Any:
+    matrix = jnp.full((len(scale), len(scale)), 0.01)
+    return jax.lax.cond(x[0, 0] > 9, lambda s: jnp.sum(s), lambda s: jnp.sum(((x * s[None]) @ matrix) ** 2), scale)
+
+
+def of_examples(w: Any, x: Any) -> Any:
+    """The parameters as constants, as where a function is compiled that closes over them."""
+    return jnp.mean(x @ w)
+
+
+def weights(loss: Callable[..., Any], inputs: int, outputs: int) -> Any:
+    return jnp.ones(inputs) if loss in (scaled, in_a_loop, in_a_branch) else jnp.zeros((inputs, outputs))
+
+
+def gradients(loss: Callable[..., Any], params: Any, rows: np.ndarray) -> list[np.ndarray]:
+    """One operation at a time, none of them fused."""
+    with jax.disable_jit():
+        return [np.asarray(jax.grad(loss)(params, jnp.asarray(x)), np.float64) for x in rows]
+
+
+@pytest.mark.parametrize("closed_over", [False, True])
+@pytest.mark.parametrize("method", ["ghost", "vmap"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("loss", [mixed, scaled, in_a_loop, in_a_branch, of_examples])
+def test_a_matrix_of_one_number_is_multiplied_by_it(
+    loss: Callable[..., Any], shape: tuple[int, int, int], method: str, closed_over: bool
+) -> None:
+    positions, inputs, outputs = shape
+    rows = np.random.default_rng(0).standard_normal((4, positions, inputs)).astype(np.float32)
+    params = weights(loss, inputs, outputs)
+    expected = gradients(loss, params, rows)
+    norms = [np.linalg.norm(g) for g in expected]
+    limit = float(np.median(norms))
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=limit, method=method)
+    compiled = jax.jit((lambda _, rows: grad_fn(params, rows)) if closed_over else grad_fn)
+    out = compiled(params, rows)
+    np.testing.assert_allclose(out.norms, norms, rtol=1e-3)
+    total = np.sum([g * min(1.0, limit / norm) for g, norm in zip(expected, norms, strict=True)], axis=0)
+    np.testing.assert_allclose(out.grads, total, rtol=1e-3, atol=1e-3 * limit)
+    assert np.isfinite(out.losses).all()
+
+
+def test_nothing_is_changed_where_no_matrix_is_one_number() -> None:
+    def step(h: Any, x: Any) -> tuple[Any, Any]:
+        return jnp.tanh(h @ jnp.eye(5) + x @ jnp.arange(20.0).reshape(4, 5)), None
+
+    fn = lambda h, xs: jax.lax.scan(step, h, xs)[0]
+    arrays = jnp.ones((3, 5)), jnp.ones((7, 3, 4))
+    arranged = str(jax.make_jaxpr(lambda *args: for_cpus(fn, *args))(*arrays))
+    assert arranged.count("select_n") == str(jax.make_jaxpr(fn)(*arrays)).count("select_n") == 0
+
+
+def test_the_self_check_finds_what_the_compiler_gets_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(0).standard_normal((6, 64, 64)).astype(np.float32)
+    params = weights(scaled, 64, 8)
+    (expected,) = gradients(scaled, params, rows[:1])
+    together = jax.jit(jax.vmap(jax.grad(scaled), (None, 0)))(params, rows)
+    if np.allclose(together[0], expected, rtol=1e-2):
+        pytest.skip("this version of XLA gets it right")
+    run = jaxdp.DPSGD(num_examples=6, expected_batch_size=2, steps=3, clip_norm=1.0, noise_multiplier=1.0)
+    first = lambda step: step(step.init(params, jax.random.key(0)), rows)
+    first(run.make_step(scaled, optax.sgd(0.1)))
+    monkeypatch.setattr(_clipped_grad, "for_cpus", lambda fn, *args: fn(*args))
+    with pytest.raises(jaxdp.UsageError, match="away from the gradient of plain differentiation"):
+        first(run.make_step(scaled, optax.sgd(0.1)))
