@@ -84,8 +84,8 @@ def has_nan(value: Any, *, or_infinity: bool = False) -> bool:
         given = jnp.asarray(value)
         if not jnp.issubdtype(given.dtype, jnp.floating):
             return False
-        if given.size < _FEW:
-            given = np.asarray(given)
+        if given.size < _FEW and given.is_fully_replicated:
+            given = np.asarray(given.addressable_data(0))  # of the user's own array JAX would keep the copy
         there = np if isinstance(given, np.ndarray) else jnp
         return bool(there.isnan(given).any() or (or_infinity and there.isinf(given).any()))
 

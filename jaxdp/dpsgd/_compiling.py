@@ -1,13 +1,32 @@
 """Programs that are compiled beside whatever else goes on: XLA lets go of Python's lock while it compiles."""
 
+import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
+
+from .._platform import CPU, default_platform
+
+
+def is_beside() -> bool:
+    """Whether compiling goes on beside other work: a CPU's compiler takes all cores by itself."""
+    return default_platform() is not CPU
 
 
 def begin_to_compile(lowered: Any, options: Mapping[str, Any] | None = None) -> Future[Any]:
-    """Compile what `jax.jit(...).lower(...)` gave in a thread of its own; the result is what `lowered.compile` gives."""
-    thread = ThreadPoolExecutor(1)
-    begun = thread.submit(lowered.compile, options)
-    thread.shutdown(wait=False)
+    """Compile what `jax.jit(...).lower(...)` gave, in a thread of its own where that is of use; the result is the program."""
+    begun = Future[Any]()
+
+    def compiled() -> None:
+        try:
+            begun.set_result(lowered.compile(options))
+        except BaseException as error:  # whoever asks for the result gets it
+            begun.set_exception(error)
+
+    if is_beside():
+        with suppress(RuntimeError):  # no thread can be begun, as while the interpreter ends
+            threading.Thread(target=compiled).start()
+            return begun
+    compiled()
     return begun

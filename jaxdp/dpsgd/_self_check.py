@@ -12,9 +12,10 @@ every parameter by as little as the narrowest type of the computation tells apar
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -137,12 +138,16 @@ class _Check:
             narrowest = max(narrowest, 2.0**-self._loss.plan.arithmetic.mantissa_bits)
         self._epsilon = max(narrowest, *of_params, _epsilon(() if self._loss is None else self._loss.plan.jaxpr.eqns))
         with jax.default_matmul_precision("highest"):
-            self._plain = before._plain if before else _compiled(self._plain_program, params, batch, shared)
+            self._plain = before._plain if before else self._plain_program_compiled(params, batch, shared)
         self._clipped = self._clipped_program(grad_fn, batch)
         self._unclipped = self._clipped
         self._lets_through = before._lets_through if before else _lets_through(grad_fn.rule)
         if not self._lets_through:
             self._unclipped = self._clipped_program(replace(grad_fn, rule=Flat()), batch)
+
+    def _plain_program_compiled(self, *args: Any) -> Callable[..., Any]:
+        on_cpu = default_platform() is CPU
+        return _compiled(self._plain_program, *args, more=_without_the_library() if on_cpu else {})
 
     def _plain_program(self, params: Params, batch: Batch, shared: Any) -> Any:
         fn, has_aux = self._grad_fn.loss_fn, self._grad_fn.has_aux
@@ -285,10 +290,25 @@ def _lets_through(rule: ClipRule) -> bool:
     return bool(jnp.all(rule.factors(jnp.array([0.0, 1e-6, 1.0, 1e6]), jnp.float32(math.inf)) == 1))
 
 
-def _compiled(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+def _compiled(fn: Callable[..., Any], *args: Any, more: Mapping[str, Any] = MappingProxyType({})) -> Callable[..., Any]:
     """The program, made quickly rather than to be quick, while others are; whoever calls it waits."""
-    begun = begin_to_compile(jax.jit(fn).lower(*args), _QUICKLY.get(default_platform()))
+    begun = begin_to_compile(jax.jit(fn).lower(*args), {**_QUICKLY.get(default_platform(), {}), **more})
     return lambda *args: begun.result()(*args)
+
+
+@cache
+def _without_the_library() -> dict[str, Any]:
+    """What makes XLA's CPU compiler do without YNNPACK, where it knows of it.
+
+    JAX 0.10 to 0.12 has products from it, with sums over them in one. Where all entries of the right matrix are one number, it
+    reads beyond that number, and the gradient is made of whatever is in memory there.
+    """
+    options = {"xla_cpu_experimental_ynn_fusion_type": ""}
+    try:
+        jax.jit(lambda: 0).lower().compile(compiler_options=options)
+    except jax.errors.JaxRuntimeError:  # another version's
+        return {}
+    return options
 
 
 def _random(rng: np.random.Generator, floats: Callable[..., np.ndarray], like: Any, limit: int | None) -> jax.Array:

@@ -31,7 +31,7 @@ from ..noise._keys import Domain, nonce_of, own_key
 from ..reading import Source
 from ..transforms import check_numbers, check_suitable, check_transform, in_float32
 from ._agreement import agree_on_step
-from ._compiling import begin_to_compile
+from ._compiling import begin_to_compile, is_beside
 from ._description import Run
 from ._from_source import FromSource, samples
 from ._noise_of_step import NoiseOfStep
@@ -233,7 +233,7 @@ class PrivateStep:
         lower = lambda: self._compiled.lower(*args, num_steps=num_steps, spread=spread)
         of_several = spread is not None and spread.processes > 1
         if not self._is_checked(state, data, shared):
-            beside = [] if of_several else [begin_to_compile(lower())]
+            beside = [begin_to_compile(lower())] if is_beside() and not of_several else []
             self._check_gradients(state, data, shared, spread)
             wait(beside)  # the call takes what was compiled; where that failed, it fails itself
         self._agree(state, carry, data, theirs, spread, num_steps, lambda: lower().as_text())

@@ -1,5 +1,6 @@
 """The check before the first step: honest losses pass it, and wrong rules are refused by the parameter's name."""
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,12 +14,13 @@ import pytest
 from models_to_clip import MODELS
 
 import jaxdp
+from jaxdp._platform import GPU
 from jaxdp.clipping import Flat, Normalised, PerGroup, Quantile, takes_rng
 from jaxdp.clipping.ghost import _sum, rules
 from jaxdp.clipping.ghost._rounded import norm_by_gram_matrices, norm_of_formed, norm_of_single_row
 from jaxdp.clipping.ghost.rules import Dense, OneHot, OuterProducts, Rule
 from jaxdp.data import Classes
-from jaxdp.dpsgd import _self_check, _step
+from jaxdp.dpsgd import _compiling, _self_check, _step
 from jaxdp.jaxprs._jaxpr import DOT_GENERAL, clamps_indices
 from jaxdp.models import classifier
 
@@ -245,7 +247,10 @@ def test_random_values_have_the_datas_type_and_reach_its_ends(dtype: str) -> Non
         assert (values < 0).any() == (jnp.iinfo(dtype).min < 0)
 
 
-def test_the_step_is_compiled_once_while_it_is_checked(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_step_is_compiled_once_while_it_is_checked_but_on_a_cpu(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_compiling, "default_platform", lambda: GPU)
     data = jnp.ones((4, 3))
     run = jaxdp.DPSGD(num_examples=4, expected_batch_size=2, steps=9, clip_norm=1.0, noise_multiplier=1.0)
     step = run.make_step(lambda p, x: jnp.sum(p * x), optax.sgd(0.1))
@@ -258,12 +263,29 @@ def test_the_step_is_compiled_once_while_it_is_checked(caplog: pytest.LogCapture
     assert compiled[0].threadName != "MainThread"
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_without_a_thread_to_be_had_it_is_compiled_at_once(beside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compiling, "is_beside", lambda: beside)
+    lowered = jax.jit(lambda x: 2 * x).lower(1.0)
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        begun = _compiling.begin_to_compile(lowered)
+    assert begun.done()
+    assert begun.result()(3.0) == 6
+    assert _compiling.begin_to_compile(lowered).result()(4.0) == 8
+
+
 def test_a_step_that_cannot_be_compiled_fails_as_it_would_without_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(lowered: Any) -> Any:
         begun = Future[Any]()
         begun.set_exception(RuntimeError("the compiler's"))
         return begun
 
+    monkeypatch.setattr(_step, "is_beside", lambda: True)
     monkeypatch.setattr(_step, "begin_to_compile", failing)
     state, _ = first_step(lambda p, x: jnp.sum(p * x), jnp.ones(3), jnp.ones((4, 3)))
     assert state.step == 1  # it was compiled again by the call, which has errors of its own
