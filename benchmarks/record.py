@@ -60,7 +60,10 @@ def write(results: Path, name: str, content: dict[str, Any], device: Device | No
     taken = now(device)
     folder = results / taken["device"]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.json").write_text(json.dumps(taken | content, indent=1) + "\n")
+    path = folder / f"{name}.json"
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(taken | content, indent=1) + "\n")
+    new.replace(path)  # whole, or as it was
     return folder
 
 

@@ -62,7 +62,9 @@ class Gaussian:
             UsageError: for a state that is none, for sums that aren't arrays of real numbers, and under `jax.vmap` or
                 `jax.shard_map` with one key for several sums.
         """
-        _checks.numbers_alone("sums", sums, "give the real and the imaginary part as sums of their own", real=True)
+        _checks.numbers_alone(
+            "sums", sums, "give float32 arrays; of complex ones, the real and the imaginary part", real=True
+        )
         return self._update(state, jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), sums), scale, frozenset())
 
     def _update(self, state: GaussianState, sums: Any, scale: Any, done: Set[int]) -> tuple[Any, GaussianState]:

@@ -20,6 +20,7 @@ from .._clip import (
     join_norms,
     join_packed,
     leave_apart,
+    marked,
     pack_into_matrices,
     sum_weighted,
     sum_weighted_apart,
@@ -115,7 +116,8 @@ def sum_by_ghost(
     for group, (matrices, _) in zip(groups, packed, strict=True):
         own = [_norms(component, seen, plan.arithmetic) for component in group.unkept]
         norms.append(join(own, matrices, mask.shape[0]))
-    usable, factors = clipping.factors([norm.upper for norm in norms], mask)
+    losses, *aux_leaves = seen.outs
+    usable, factors = clipping.factors([norm.upper for norm in norms], mask & ~jnp.isnan(losses))
     total: dict[Var, Any] = {}
     for group, (matrices, unpack), factor in zip(groups, packed, factors, strict=True):
         for kept, part in zip(group.kept, unpack([add_up(m, usable, factor) for m in matrices]), strict=True):
@@ -124,9 +126,8 @@ def sum_by_ghost(
             for source, part in _sum_component(component, seen, usable, factor, plan.arithmetic).items():
                 _add(total, source, part)
     grads = treedef.unflatten(_to_leaves(plan, static, total))
-    losses, *aux_leaves = seen.outs
     norm = join_norms(norms, mask.shape[0])
-    return ClippedSum(grads, losses, jnp.where(mask, norm.value, 0), aux.unflatten(aux_leaves))
+    return ClippedSum(grads, losses, marked(norm.value, losses, mask), aux.unflatten(aux_leaves))
 
 
 def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _Seen:
