@@ -32,7 +32,7 @@ from rich.table import Table
 from workloads import WORKLOADS, Workload
 
 import jaxdp
-from jaxdp.jaxprs._convolutions import for_cpus
+from jaxdp.jaxprs import for_cpus
 from jaxdp.runs._device import in_words, memory_of
 
 HEADINGS = (
