@@ -167,9 +167,12 @@ def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float
         factor = further(spent)
         low, high = high, high * factor
         if high > _LARGEST_NOISE:
+            before = (
+                f", of which {len(budget.ledger.entries)} earlier uses are a part," if budget.ledger.entries else ""
+            )
             raise UsageError(
-                f"epsilon={budget.epsilon} at delta={budget.delta} can't be met with any noise multiplier up to "
-                f"{_LARGEST_NOISE:.0f}: allow a larger epsilon, or take fewer steps"
+                f"epsilon={budget.epsilon} at delta={budget.delta}{before} can't be met with any noise multiplier up to "
+                f"{_LARGEST_NOISE:.0f}: allow a larger epsilon, or {'spend less before' if before else 'take fewer steps'}"
             )
     while (spent := cost(low)) <= budget.epsilon:
         factor = further(spent)

@@ -35,7 +35,7 @@ class SampledOptions:
     """The options that the accountant's questions have in common."""
 
     examples: int = 60_000
-    """number of training examples"""
+    """number of training examples; by default MNIST's"""
     delta: float = 1e-5
     """the delta of (epsilon, delta), below 1 / examples"""
     sampling: SamplingName = "poisson"
@@ -213,7 +213,8 @@ def _print(
         print(json.dumps(described, indent=2))
         return
     console = Console()
-    table = Table(title=f"{shown.steps:,} steps, sampling rate {shown.sampling_rate:.6g}, δ = {options.delta:g}")
+    draw = f"{shown.expected_batch_size:,g} of {shown.num_examples:,} examples"
+    table = Table(title=f"{shown.steps:,} steps, {draw} each, δ = {options.delta:g}")
     for heading in ("accountant", quantity.replace("_", " "), "optimal order"):
         table.add_column(heading)
     for name in accounting.ACCOUNTANTS:

@@ -41,6 +41,11 @@ def predict(options: PredictOptions) -> None:
     if options.output is not None:
         check_output("--output", options.output, overwrite=options.overwrite)
     run = runs.load_run(options.run)
+    if run.summary is None:
+        print(
+            "this run is unfinished: a model that no statement is about yet, and its checkpoints are private",
+            file=sys.stderr,
+        )
     header, rows, probabilities = _of_images(run, options) if run.encoding is None else _of_table(run, options)
     if options.output is None:
         _check_encodable(header, rows)

@@ -108,8 +108,9 @@ def train_teachers(
         `Teachers`.
 
     Raises:
-        UsageError: for fewer than two teachers, more teachers than records, a batch larger than a shard, or numbers out of range;
-            and in every process, naming what, where they differ in the key, the data or whatever else makes a teacher.
+        UsageError: for fewer than two teachers, more teachers than records, a batch larger than a shard, numbers out of range, or
+            a class whose first record has a loss of NaN before the first step, as one beyond a model's outputs has; and in every
+            process, naming what, where they differ in the key, the data or whatever else makes a teacher.
 
     Warns:
         UserWarning: once, where a shard has no record of some class.
@@ -117,9 +118,13 @@ def train_teachers(
     References:
         Papernot et al., arXiv 1610.05755.
     """
-    ensemble = all_well(
-        lambda: Ensemble(loss_fn, init_fn, data, num_teachers, optimizer, epochs, batch_size, key, at_once)
-    )
+
+    def of_one_process() -> Ensemble:
+        ensemble = Ensemble(loss_fn, init_fn, data, num_teachers, optimizer, epochs, batch_size, key, at_once)
+        ensemble.refuse_nan()
+        return ensemble
+
+    ensemble = all_well(of_one_process)
     return Teachers(stacked(ensemble.train(range(num_teachers)), on_progress), ensemble.shards)
 
 
@@ -143,11 +148,9 @@ class Course:
         of_init, of_order, of_loss = jax.random.split(key, 3)
         params = self.init_fn(of_init)
         order = positions(of_order, self.size, self.epochs, self.batch_size)
-        with_rng = takes_rng(self.loss_fn)
 
         def mean_loss(params: Params, batch: Batch, keys: Any) -> Any:
-            one = lambda example, key: self.loss_fn(params, example, **({"rng": key} if with_rng else {}))
-            return jax.vmap(one)(batch, keys).mean()
+            return self.losses(params, batch, keys).mean()
 
         def step(carry: Any, numbered: Any) -> Any:
             (params, opt_state), (number, at) = carry, numbered
@@ -160,6 +163,12 @@ class Course:
         start = (params, self.optimizer.init(params))
         (params, _), _ = jax.lax.scan(step, start, (jnp.arange(len(order), dtype=jnp.int32), order))
         return params
+
+    def losses(self, params: Params, batch: Batch, keys: Any) -> Any:
+        """Of each example, [examples]."""
+        with_rng = takes_rng(self.loss_fn)
+        one = lambda example, key: self.loss_fn(params, example, **({"rng": key} if with_rng else {}))
+        return jax.vmap(one)(batch, keys)
 
 
 def check_batch_size(batch_size: int, size: int) -> int:
@@ -193,6 +202,7 @@ class Ensemble:
         _checks.function("init_fn", init_fn, "give a function from a key to parameters")
         examples = check_records(data)
         course = Course(loss_fn, init_fn, optimizer, epochs, batch_size, size_of_shards(examples, num_teachers))
+        self._course = course
         self._program = SideBySide(lambda key, records: finish(course(key, records)), at_once)
         of_shards, of_teachers = jax.random.split(own_key(key, Domain.TEACHERS))
         self._data = data
@@ -202,6 +212,23 @@ class Ensemble:
         numbers = {"num_teachers": num_teachers, "epochs": epochs, "batch_size": batch_size, "at_once": at_once}
         self._to_agree_on = {"key": key, **numbers, "data": data}
         self._keys = jax.random.split(of_teachers, num_teachers)
+
+    def refuse_nan(self) -> None:
+        """Refuse classes whose first record has a loss of NaN: teachers would learn from whatever its gradient is."""
+        labels = np.asarray(self._data[1])
+        if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+            return
+        classes, first = np.unique(labels, return_index=True)
+        first = first[:_ROWS]
+        of_init, _, of_loss = jax.random.split(self._keys[0], 3)
+        records = jax.tree.map(lambda leaf: np.asarray(leaf)[first], self._data)
+        losses = jax.jit(lambda *args: self._course.losses(self._course.init_fn(of_init), *args))
+        wrong = np.flatnonzero(np.isnan(losses(records, jax.random.split(of_loss, len(first)))))
+        if len(wrong):
+            raise UsageError(
+                f"loss_fn is NaN of a record whose label is {classes[wrong[0]]}: give labels from 0 to one below the number of "
+                "the model's outputs, and inputs without NaN"
+            )
 
     def train(self, teachers: Sequence[int]) -> Iterator[Any]:
         """The values of `finish` for these teachers' parameters, on the host, stacked, as many at a time as are trained at once.

@@ -12,7 +12,7 @@ from ._suitable import check_transform
 
 
 def in_float32(optimizer: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
-    """The same optimizer, shown float32 parameters: its moments stay float32 for a bfloat16 model.
+    """The same optimizer, shown float32 parameters: its moments stay float32 for a bfloat16 model, whose parameters don't.
 
     Noisy means are float32. An optimizer initialised on bfloat16 parameters would keep bfloat16 moments first and float32
     ones after an update, which loses precision and compiles twice.
@@ -24,7 +24,7 @@ def in_float32(optimizer: optax.GradientTransformation) -> optax.GradientTransfo
         A transform whose `update` takes and gives float32; `optax.apply_updates` then casts to the parameters' dtype.
 
     Raises:
-        UsageError: for what is no optax transform, and for `optax.MultiSteps`, which belongs around `jaxdp.privatize`.
+        UsageError: for what is no optax transform, and for `optax.MultiSteps`, which averages noisy means, or noises averages.
     """
     check_transform(optimizer)
     inner = optax.with_extra_args_support(optimizer)

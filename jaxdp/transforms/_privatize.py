@@ -41,8 +41,8 @@ def privatize(
     `noise_multiplier=0` nothing is drawn and nothing is private.
 
     `optax.masked` around this transform lets the masked leaves through without noise, and a chain in which another
-    transform mixes or keeps gradients before this one publishes what it kept: `privatize` comes first. Around
-    `optax.MultiSteps`, accumulate the sums and let `privatize` see their total once.
+    transform mixes or keeps gradients before this one publishes what it kept: `privatize` comes first. In place of
+    `optax.MultiSteps`, which averages, add up the sums of slices of one draw and let `privatize` see their total once.
 
     The noise of an update follows from the key and the number of updates before it, and hides one sum only. A second `init`
     from the same key, or a state that was copied and updated with two sums, draws the same noise again, and whoever sees both

@@ -324,6 +324,9 @@ def test_resuming_on_other_data_is_refused(tfds_dir: Path, tmp_path: Path, capsy
     changed = lambda *arguments: decoded(*arguments)._replace(train_labels=np.zeros(512, np.int32))
     monkeypatch.setattr(Prepared, "decoded", changed)
     assert "let anyone subtract the noise" in refused(["train", "--resume", str(tmp_path / "run")], capsys)
+    monkeypatch.setattr(Prepared, "decoded", decoded)
+    cli.main(["predict", str(tmp_path / "run")])
+    assert "this run is unfinished" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])

@@ -105,6 +105,17 @@ def test_progress_is_told_as_teachers_finish() -> None:
     assert heard == [3, 4]
 
 
+def test_a_class_beyond_the_outputs_is_refused() -> None:
+    inputs, labels = records()
+
+    def of_logits(params: Any, example: Any) -> Any:
+        return optax.softmax_cross_entropy_with_integer_labels(logits(params, example[0]), example[1])
+
+    how = {"num_teachers": 2, "optimizer": OPTIMIZER, "epochs": 1, "batch_size": 4, "key": jax.random.key(0)}
+    with pytest.raises(jaxdp.UsageError, match="loss_fn is NaN of a record whose label is 3: give labels from 0"):
+        jaxdp.pate.train_teachers(of_logits, init, (inputs, labels + 1), **how)
+
+
 def test_a_class_that_a_shard_misses_is_warned_of_once() -> None:
     rows = np.array([[0, 1], [2, 3], [4, 5], [6, 7]], np.int32)
     labels = np.array([0, 0, 0, 1, 0, 0, 0, 0])

@@ -35,6 +35,11 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
     check_seed(options.seed)
     _checks.delta(options.delta, _checks.count("--records", options.records, "give the number of private records"))
     predictions = read_predictions(options.predictions)
+    if options.records < len(predictions):
+        raise UsageError(
+            f"--records={options.records} is fewer than the {len(predictions)} teachers of {options.predictions}, and no two "
+            "have a record in common: give the number of all private records, and predictions with a row for each teacher"
+        )
     mechanism = options.mechanism(len(predictions))
     if (options.output / "labels.csv").exists():
         raise UsageError(
