@@ -4,9 +4,9 @@ Differentiation gives convolutions whose axes are permuted. Outside loops the co
 of a loop, such as that over microbatches, it doesn't, and they run 10 to 40 times slower (JAX 0.10 and 0.12). Here the
 order is explicit, by transpositions. The values are the same.
 
-A product with a matrix whose entries are all one number (of zeros, of ones, a mean over positions written as a product) that is
-then added up reads beyond that number: JAX 0.10 to 0.12 fuse the two into one call of YNNPACK, and what comes out is made of
-whatever is in memory. Such a matrix is made of numbers here of which the compiler can't see that they are all one.
+A product, or a convolution, by a matrix that is broadcast from fewer numbers (of zeros, of ones, a mean over positions written
+as a product) reads beyond these where it is then added up: JAX 0.10 to 0.12 fuse the two into one call of YNNPACK, and what comes
+out is made of whatever is in memory. Such a matrix is made here so that the compiler can't see that it is one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,9 +21,9 @@ from .._platform import default_platform
 from ._convolutions import in_order
 from ._evaluate import evaluate
 from ._jaxpr import (
+    BROADCAST,
     CONV,
     DOT_GENERAL,
-    IOTA,
     SCAN,
     SELECT,
     WHILE,
@@ -47,66 +47,65 @@ def for_cpus(fn: Callable[..., Any], *args: Any) -> Any:
         return fn(*args)
     jaxpr, out = trace(fn, *args)
     values = jax.tree.leaves(args)
-    uniform = [v for v, value in zip(parts_of(jaxpr).invars, values, strict=True) if _is_one_number(value)]
-    return jax.tree.unflatten(jax.tree.structure(out), _run(jaxpr, values, uniform))
+    spread = [v for v, value in zip(parts_of(jaxpr).invars, values, strict=True) if _is_one_number(value)]
+    return jax.tree.unflatten(jax.tree.structure(out), _run(jaxpr, values, spread))
 
 
-def _run(jaxpr: Jaxpr, args: Sequence[Any], uniform: Iterable[Var]) -> list[Any]:
+def _run(jaxpr: Jaxpr, args: Sequence[Any], spread: Iterable[Var]) -> list[Any]:
     parts = parts_of(jaxpr)
-    found = _uniform(parts, uniform)
+    found = _spread(parts, spread)
 
     def arranged(eqn: Eqn, values: list[Any]) -> list[Any]:
-        if eqn.primitive is CONV:
-            return [in_order(eqn, *values)]
-        are_uniform = [_among(found, v) for v in eqn.invars]
-        if eqn.primitive is DOT_GENERAL:
-            return bind(eqn, [_made(v) if one else v for v, one in zip(values, are_uniform, strict=True)])
-        return bind(_with_arranged_bodies(eqn, are_uniform), values)
+        are_spread = [_among(found, v) for v in eqn.invars]
+        if eqn.primitive not in (CONV, DOT_GENERAL):
+            return bind(_with_arranged_bodies(eqn, are_spread), values)
+        values = [_made(v) if one else v for v, one in zip(values, are_spread, strict=True)]
+        return [in_order(eqn, *values)] if eqn.primitive is CONV else bind(eqn, values)
 
     return evaluate(parts, args, arranged)
 
 
-def _with_arranged_bodies(eqn: Eqn, are_uniform: Sequence[bool]) -> Eqn:
+def _with_arranged_bodies(eqn: Eqn, are_spread: Sequence[bool]) -> Eqn:
     bodies = subjaxprs(eqn)
-    if not any(_needs(body, _uniform_inside(eqn, body, are_uniform)) for body in bodies):
+    if not any(_needs(body, _spread_inside(eqn, body, are_spread)) for body in bodies):
         return eqn
-    return replace_subjaxprs(eqn, lambda body, *args: _run(body, args, _uniform_inside(eqn, body, are_uniform)))
+    return replace_subjaxprs(eqn, lambda body, *args: _run(body, args, _spread_inside(eqn, body, are_spread)))
 
 
-def _needs(jaxpr: Jaxpr, uniform: Iterable[Var]) -> bool:
-    """Whether it has a convolution, or a product with a matrix that may be one number, or within it there is one."""
+def _needs(jaxpr: Jaxpr, spread: Iterable[Var]) -> bool:
+    """Whether it has a convolution, or a product with what is broadcast, or within it there is one."""
     parts = parts_of(jaxpr)
-    found = _uniform(parts, uniform)
+    found = _spread(parts, spread)
     for eqn in parts.eqns:
-        are_uniform = [_among(found, v) for v in eqn.invars]
-        if eqn.primitive is CONV or (eqn.primitive is DOT_GENERAL and any(are_uniform)):
+        are_spread = [_among(found, v) for v in eqn.invars]
+        if eqn.primitive is CONV or (eqn.primitive is DOT_GENERAL and any(are_spread)):
             return True
-        if any(_needs(body, _uniform_inside(eqn, body, are_uniform)) for body in subjaxprs(eqn)):
+        if any(_needs(body, _spread_inside(eqn, body, are_spread)) for body in subjaxprs(eqn)):
             return True
     return False
 
 
-def _uniform_inside(eqn: Eqn, body: Jaxpr, are_uniform: Sequence[bool]) -> list[Var]:
-    """The inputs of an equation's body that are one number; what a loop carries is others after its first step."""
+def _spread_inside(eqn: Eqn, body: Jaxpr, are_spread: Sequence[bool]) -> list[Var]:
+    """The inputs of an equation's body that are broadcast; what a loop carries is so in its first step alone."""
     inside = parts_of(body).invars
-    given = (
-        [*[False] * len(inside), *are_uniform][-len(inside) :] if inside else []
-    )  # a body takes an equation's last operands
+    last = [*[False] * len(inside), *are_spread]  # of the equation's operands, which a body takes
+    given = last[len(last) - len(inside) :]
     if eqn.primitive is SCAN:
         parts = scan_parts(eqn)
         carried = range(parts.num_consts, parts.num_consts + parts.num_carry)
     else:
-        carried = range(len(inside)) if eqn.primitive is WHILE else range(0)
+        carried = range(eqn.params["body_nconsts"], len(inside)) if eqn.primitive is WHILE else range(0)
     return [v for i, (v, one) in enumerate(zip(inside, given, strict=True)) if one and i not in carried]
 
 
-def _uniform(jaxpr: JaxprParts, given: Iterable[Var]) -> set[Var]:
-    """The variables that are one number, broadcast, as far as shapes and constants tell: too many rather than too few."""
+def _spread(jaxpr: JaxprParts, given: Iterable[Var]) -> set[Var]:
+    """The variables that are broadcast from fewer numbers, or from one, as far as can be told: too many rather than too few."""
     found = set(given)
     found.update(v for v, value in zip(jaxpr.constvars, jaxpr.consts, strict=True) if _is_one_number(value))
     for eqn in jaxpr.eqns:
         read = eqn.invars[1:] if eqn.primitive is SELECT else eqn.invars  # of one number twice, whatever chooses
-        if read and all(_among(found, v) for v in read) and eqn.primitive is not IOTA:
+        larger = eqn.primitive is BROADCAST and eqn.outvars[0].aval.size > eqn.invars[0].aval.size
+        if larger or (read and all(_among(found, v) for v in read)):
             found.update(eqn.outvars)
     return found
 

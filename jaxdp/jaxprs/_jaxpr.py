@@ -21,7 +21,7 @@ Var = Any  # a jaxpr's variable, likewise
 Literal = core.Literal
 
 INLINED = frozenset({p.jit_p, p.closed_call_p, p.call_p})
-SCAN, REMAT, WHILE, IOTA = p.scan_p, p.remat_p, p.while_p, p.iota_p
+SCAN, REMAT, WHILE = p.scan_p, p.remat_p, p.while_p
 DOT_GENERAL, CONV, GATHER = p.dot_general_p, p.conv_general_dilated_p, p.gather_p
 STOP_GRADIENT = p.stop_gradient_p
 MUL, SELECT, ARITHMETIC = p.mul_p, p.select_n_p, frozenset({p.add_p, p.sub_p, p.mul_p, p.div_p})

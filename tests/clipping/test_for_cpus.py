@@ -1,4 +1,4 @@
-"""Losses with matrices whose entries are all one number, which XLA's CPU compiler gets wrong if it sees that they are."""
+"""Losses with matrices that are broadcast from fewer numbers, which XLA's CPU compiler gets wrong if it sees that they are."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ import jaxdp
 from jaxdp.clipping import _clipped_grad
 from jaxdp.jaxprs import for_cpus
 
-SHAPES = [(70, 160, 160), (64, 64, 8)]  # positions, inputs, outputs
+SHAPES = [(16, 256, 128), (64, 64, 8)]  # positions, inputs, outputs
 
 
 def mixed(w: Any, x: Any) -> Any:
@@ -33,9 +33,34 @@ def in_a_loop(scale: Any, x: Any) -> Any:
     return jnp.sum(jax.lax.scan(step, x, None, length=2)[1])
 
 
+def in_another_loop(scale: Any, x: Any) -> Any:
+    """The same where nothing is differentiated: an example's weight."""
+    matrix = jnp.full((len(scale), 64), 0.01)
+    weight = jax.lax.fori_loop(0, x.shape[0] // 8, lambda i, total: total + jnp.sum((x + i) @ matrix), 0.0)
+    return jnp.sum(scale) * jax.lax.stop_gradient(1 + weight)
+
+
 def in_a_branch(scale: Any, x: Any) -> Any:
     matrix = jnp.full((len(scale), len(scale)), 0.01)
     return jax.lax.cond(x[0, 0] > 9, lambda s: jnp.sum(s), lambda s: jnp.sum(((x * s[None]) @ matrix) ** 2), scale)
+
+
+def of_each_example(w: Any, x: Any) -> Any:
+    """A matrix of one number of the example's own."""
+    return jnp.sum((x @ jnp.broadcast_to(x[0, 0], (x.shape[1], len(w)))) @ w)
+
+
+def of_columns(w: Any, x: Any) -> Any:
+    """A matrix of equal columns of the example's own."""
+    return jnp.sum((x @ jnp.broadcast_to(x[0][:, None], (x.shape[1], len(w)))) @ w)
+
+
+def convolved(scale: Any, x: Any) -> Any:
+    """A convolution of one position, which is a product."""
+    image = (x * scale[None]).reshape(1, -1, 1, x.shape[1])
+    kernel = jnp.full((1, 1, x.shape[1], 64), 0.01)
+    out = jax.lax.conv_general_dilated(image, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return jnp.sum(out**2)
 
 
 def of_examples(w: Any, x: Any) -> Any:
@@ -44,7 +69,11 @@ def of_examples(w: Any, x: Any) -> Any:
 
 
 def weights(loss: Callable[..., Any], inputs: int, outputs: int) -> Any:
-    return jnp.ones(inputs) if loss in (scaled, in_a_loop, in_a_branch) else jnp.zeros((inputs, outputs))
+    return (
+        jnp.ones(inputs)
+        if loss in (scaled, in_a_loop, in_another_loop, in_a_branch, convolved)
+        else jnp.zeros((inputs, outputs))
+    )
 
 
 def gradients(loss: Callable[..., Any], params: Any, rows: np.ndarray) -> list[np.ndarray]:
@@ -56,8 +85,11 @@ def gradients(loss: Callable[..., Any], params: Any, rows: np.ndarray) -> list[n
 @pytest.mark.parametrize("closed_over", [False, True])
 @pytest.mark.parametrize("method", ["ghost", "vmap"])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("loss", [mixed, scaled, in_a_loop, in_a_branch, of_examples])
-def test_a_matrix_of_one_number_is_multiplied_by_it(
+@pytest.mark.parametrize(
+    "loss",
+    [mixed, scaled, in_a_loop, in_another_loop, in_a_branch, of_each_example, of_columns, convolved, of_examples],
+)
+def test_a_matrix_is_multiplied_by_whatever_it_is_broadcast_from(
     loss: Callable[..., Any], shape: tuple[int, int, int], method: str, closed_over: bool
 ) -> None:
     positions, inputs, outputs = shape
@@ -75,7 +107,7 @@ def test_a_matrix_of_one_number_is_multiplied_by_it(
     assert np.isfinite(out.losses).all()
 
 
-def test_nothing_is_changed_where_no_matrix_is_one_number() -> None:
+def test_nothing_is_changed_where_no_matrix_is_broadcast() -> None:
     def step(h: Any, x: Any) -> tuple[Any, Any]:
         return jnp.tanh(h @ jnp.eye(5) + x @ jnp.arange(20.0).reshape(4, 5)), None
 
