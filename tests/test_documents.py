@@ -55,7 +55,7 @@ def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             run_block(block, of_page)
         if document == README:
             assert of_page["trained"].layers
-    assert sum(len(blocks(document, "python")) for document in (README, *PAGES)) == 17
+    assert sum(len(blocks(document, "python")) for document in (README, *PAGES)) == 18
 
 
 def run_block(block: str, names: dict[str, Any]) -> None:
