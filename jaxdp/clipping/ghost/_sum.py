@@ -24,6 +24,7 @@ from .._clip import (
     pack_into_matrices,
     sum_weighted,
     sum_weighted_apart,
+    with_a_loss,
 )
 from .._reducer import Examples
 from ._gradient import assemble, form_pieces, outer_products, sum_gradients
@@ -117,7 +118,7 @@ def sum_by_ghost(
         own = [_norms(component, seen, plan.arithmetic) for component in group.unkept]
         norms.append(join(own, matrices, mask.shape[0]))
     losses, *aux_leaves = seen.outs
-    usable, factors = clipping.factors([norm.upper for norm in norms], mask & ~jnp.isnan(losses))
+    usable, factors = clipping.factors([norm.upper for norm in norms], with_a_loss(mask, losses))
     total: dict[Var, Any] = {}
     for group, (matrices, unpack), factor in zip(groups, packed, factors, strict=True):
         for kept, part in zip(group.kept, unpack([add_up(m, usable, factor) for m in matrices]), strict=True):
