@@ -82,12 +82,13 @@ def gradients(loss: Callable[..., Any], params: Any, rows: np.ndarray) -> list[n
         return [np.asarray(jax.grad(loss)(params, jnp.asarray(x)), np.float64) for x in rows]
 
 
-@pytest.mark.parametrize("closed_over", [False, True])
+LOSSES = (mixed, scaled, in_a_loop, in_another_loop, in_a_branch, of_each_example, of_columns, convolved, of_examples)
+
+
 @pytest.mark.parametrize("method", ["ghost", "vmap"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    "loss",
-    [mixed, scaled, in_a_loop, in_another_loop, in_a_branch, of_each_example, of_columns, convolved, of_examples],
+    ("loss", "closed_over"), [*((loss, False) for loss in LOSSES), (mixed, True), (of_examples, True)]
 )
 def test_a_matrix_is_multiplied_by_whatever_it_is_broadcast_from(
     loss: Callable[..., Any], shape: tuple[int, int, int], method: str, closed_over: bool
