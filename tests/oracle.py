@@ -41,10 +41,9 @@ def loop(
     total = jax.tree.map(lambda leaf: np.zeros(leaf.shape), params)
     norms = []
     for i in range(len(mask)):
-        loss, grad = value_and_grad(params, example_of(batch, i))
+        _, grad = value_and_grad(params, example_of(batch, i))
         grad = jax.tree.map(lambda leaf: np.asarray(np.asarray(leaf).astype(np.float32), np.float64), grad)
         norm = math.sqrt(sum(float(np.square(leaf).sum()) for leaf in jax.tree.leaves(grad)))
-        norm = math.nan if np.isnan(np.asarray(loss)) else norm
         norms.append(norm if mask[i] else 0.0)
         if mask[i] and math.isfinite(norm):
             flat = [min(1.0, clip_norm / norm) if norm else 1.0] * len(jax.tree.leaves(grad))

@@ -120,16 +120,6 @@ def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clipping: Clipping) -> tup
     return grads, jnp.where(mask, join_norms(norms, mask.shape[0]).value, 0)
 
 
-def with_a_loss(mask: Bool[Array, " B"], losses: Float[Array, " B"]) -> Bool[Array, " B"]:
-    """Those of a mask whose loss isn't NaN: labels or numbers of the others mean nothing, though a gradient may be finite."""
-    return mask & ~jnp.isnan(losses)
-
-
-def marked(norms: Float[Array, " B"], losses: Float[Array, " B"], mask: Bool[Array, " B"]) -> Float[Array, " B"]:
-    """The norms, 0 where masked, and NaN where the loss is: such examples contribute nothing."""
-    return jnp.where(mask, jnp.where(jnp.isnan(losses), jnp.nan, norms), 0)
-
-
 def pack_into_matrices(grads: Any) -> tuple[list[Float[Array, "B _"]], Callable[[list[Float[Array, " _"]]], Any]]:
     """Per-example gradients as few matrices, all small leaves side by side in one: fewer, larger operations.
 

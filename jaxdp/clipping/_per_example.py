@@ -8,7 +8,7 @@ from jaxtyping import Array, Key
 
 from .. import _checks
 from .._types import Batch, Example, LossFn, Params
-from ._clip import ClippedSum, Clipping, clip_and_sum, marked, with_a_loss
+from ._clip import ClippedSum, Clipping, clip_and_sum
 from ._inputs import check_batch, check_loss, check_params, example_keys, loss_of_example
 from ._reducer import Examples
 from ._shared import unwrap_shared
@@ -78,5 +78,5 @@ def sum_by_vmap(
     batch, mask, keys = examples
     values, grads = per_example_values_and_grads(loss_fn, has_aux, params, batch, shared, keys)
     losses, aux = values if has_aux else (values, None)
-    total, norms = clip_and_sum(grads, with_a_loss(mask, losses), clipping)
-    return ClippedSum(total, losses, marked(norms, losses, mask), aux)
+    total, norms = clip_and_sum(grads, mask, clipping)
+    return ClippedSum(total, losses, norms, aux)

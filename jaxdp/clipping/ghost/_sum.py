@@ -20,11 +20,9 @@ from .._clip import (
     join_norms,
     join_packed,
     leave_apart,
-    marked,
     pack_into_matrices,
     sum_weighted,
     sum_weighted_apart,
-    with_a_loss,
 )
 from .._reducer import Examples
 from ._gradient import assemble, form_pieces, outer_products, sum_gradients
@@ -117,8 +115,7 @@ def sum_by_ghost(
     for group, (matrices, _) in zip(groups, packed, strict=True):
         own = [_norms(component, seen, plan.arithmetic) for component in group.unkept]
         norms.append(join(own, matrices, mask.shape[0]))
-    losses, *aux_leaves = seen.outs
-    usable, factors = clipping.factors([norm.upper for norm in norms], with_a_loss(mask, losses))
+    usable, factors = clipping.factors([norm.upper for norm in norms], mask)
     total: dict[Var, Any] = {}
     for group, (matrices, unpack), factor in zip(groups, packed, factors, strict=True):
         for kept, part in zip(group.kept, unpack([add_up(m, usable, factor) for m in matrices]), strict=True):
@@ -127,8 +124,9 @@ def sum_by_ghost(
             for source, part in _sum_component(component, seen, usable, factor, plan.arithmetic).items():
                 _add(total, source, part)
     grads = treedef.unflatten(_to_leaves(plan, static, total))
+    losses, *aux_leaves = seen.outs
     norm = join_norms(norms, mask.shape[0])
-    return ClippedSum(grads, losses, marked(norm.value, losses, mask), aux.unflatten(aux_leaves))
+    return ClippedSum(grads, losses, jnp.where(mask, norm.value, 0), aux.unflatten(aux_leaves))
 
 
 def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _Seen:
