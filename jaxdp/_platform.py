@@ -20,7 +20,7 @@ class Platform:
         products_are_float32: whether a product of float32 numbers at the default precision is one; else it may be rounded.
         operations_per_byte: in full float32, in the time that memory takes for a byte: what forming a gradient is weighed by.
         microbatch_bytes: of the activations of a microbatch; None for a quarter of the device's memory.
-        ordered_convolutions: whether convolutions inside loops are fast only with their axes in order.
+        arranged: whether its compiler needs programs as `jaxprs.for_cpus` arranges them: to be fast, and to be right.
         steps_per_call: of training, at most.
     """
 
@@ -28,7 +28,7 @@ class Platform:
     products_are_float32: bool
     operations_per_byte: float
     microbatch_bytes: int | None
-    ordered_convolutions: bool
+    arranged: bool
     steps_per_call: int
 
 
@@ -37,7 +37,7 @@ CPU = Platform(
     products_are_float32=True,
     operations_per_byte=8,  # two cores: what the models of benchmarks/clipping.py were fastest with
     microbatch_bytes=24 * 2**20,  # from 32 MiB on, glibc maps a temporary anew at every call
-    ordered_convolutions=True,  # 10 to 40 times slower otherwise (benchmarks/clipping.py, the CNN in microbatches)
+    arranged=True,  # 10 to 40 times slower otherwise (benchmarks/clipping.py, the CNN in microbatches)
     steps_per_call=1,  # a loop is no faster and hurts some models
 )
 GPU = Platform(
@@ -45,7 +45,7 @@ GPU = Platform(
     products_are_float32=False,
     operations_per_byte=20,  # NVIDIA's data sheet of the H100 SXM: 67e12 operations in float32, 3.35e12 bytes a second
     microbatch_bytes=None,
-    ordered_convolutions=False,
+    arranged=False,
     steps_per_call=64,  # a dispatch costs more than a short step
 )
 TPU = Platform(
@@ -53,7 +53,7 @@ TPU = Platform(
     products_are_float32=False,
     operations_per_byte=40,  # Google's figures for v5e: 197e12 operations in bfloat16, six for one in float32, 0.82e12 bytes
     microbatch_bytes=None,
-    ordered_convolutions=False,
+    arranged=False,
     steps_per_call=64,
 )
 _PLATFORMS = {"cpu": CPU, "tpu": TPU}

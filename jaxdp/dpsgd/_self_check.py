@@ -12,10 +12,9 @@ every parameter by as little as the narrowest type of the computation tells apar
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -138,16 +137,13 @@ class _Check:
             narrowest = max(narrowest, 2.0**-self._loss.plan.arithmetic.mantissa_bits)
         self._epsilon = max(narrowest, *of_params, _epsilon(() if self._loss is None else self._loss.plan.jaxpr.eqns))
         with jax.default_matmul_precision("highest"):
-            self._plain = before._plain if before else self._plain_program_compiled(params, batch, shared)
+            options = _without_the_library() if default_platform() is CPU else {}
+            self._plain = before._plain if before else _compiled(options, self._plain_program, params, batch, shared)
         self._clipped = self._clipped_program(grad_fn, batch)
         self._unclipped = self._clipped
         self._lets_through = before._lets_through if before else _lets_through(grad_fn.rule)
         if not self._lets_through:
             self._unclipped = self._clipped_program(replace(grad_fn, rule=Flat()), batch)
-
-    def _plain_program_compiled(self, *args: Any) -> Callable[..., Any]:
-        on_cpu = default_platform() is CPU
-        return _compiled(self._plain_program, *args, more=_without_the_library() if on_cpu else {})
 
     def _plain_program(self, params: Params, batch: Batch, shared: Any) -> Any:
         fn, has_aux = self._grad_fn.loss_fn, self._grad_fn.has_aux
@@ -159,7 +155,7 @@ class _Check:
             out = grad_fn.sum_at_once(self._loss, params, Examples(batch, mask, self._keys()), shared, clip_norm)
             return out.grads, out.norms
 
-        return _compiled(clipped, self._params, batch, jnp.ones(ROWS, jnp.bool_), jnp.float32(1), self._shared)
+        return _compiled({}, clipped, self._params, batch, jnp.ones(ROWS, jnp.bool_), jnp.float32(1), self._shared)
 
     def run(self) -> None:
         """All trials."""
@@ -290,9 +286,9 @@ def _lets_through(rule: ClipRule) -> bool:
     return bool(jnp.all(rule.factors(jnp.array([0.0, 1e-6, 1.0, 1e6]), jnp.float32(math.inf)) == 1))
 
 
-def _compiled(fn: Callable[..., Any], *args: Any, more: Mapping[str, Any] = MappingProxyType({})) -> Callable[..., Any]:
+def _compiled(options: dict[str, Any], fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
     """The program, made quickly rather than to be quick, while others are; whoever calls it waits."""
-    begun = begin_to_compile(jax.jit(fn).lower(*args), {**_QUICKLY.get(default_platform(), {}), **more})
+    begun = begin_to_compile(jax.jit(fn).lower(*args), _QUICKLY.get(default_platform(), {}) | options)
     return lambda *args: begun.result()(*args)
 
 
@@ -300,8 +296,7 @@ def _compiled(fn: Callable[..., Any], *args: Any, more: Mapping[str, Any] = Mapp
 def _without_the_library() -> dict[str, Any]:
     """What makes XLA's CPU compiler do without YNNPACK, where it knows of it.
 
-    JAX 0.10 to 0.12 has products from it, with sums over them in one. Where all entries of the right matrix are one number, it
-    reads beyond that number, and the gradient is made of whatever is in memory there.
+    What that gets wrong (`jaxprs._for_cpus`) the clipped gradient is to be held against.
     """
     options = {"xla_cpu_experimental_ynn_fusion_type": ""}
     try:

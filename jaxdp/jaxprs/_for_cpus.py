@@ -43,7 +43,7 @@ from ._jaxpr import (
 
 def for_cpus(fn: Callable[..., Any], *args: Any) -> Any:
     """`fn(*args)`, arranged for a CPU where it will run on one."""
-    if not default_platform().ordered_convolutions:
+    if not default_platform().arranged:
         return fn(*args)
     jaxpr, out = trace(fn, *args)
     values = jax.tree.leaves(args)
@@ -126,8 +126,8 @@ def _is_one_number(value: Any) -> bool:
 
 def _made(matrix: jax.Array) -> jax.Array:
     """The same numbers, each by a comparison of where it stands with what is never reached."""
-    if matrix.size <= 1:
+    if np.size(matrix) <= 1:
         return matrix
     axis = int(np.argmax(matrix.shape))
     place = jax.lax.broadcasted_iota(jnp.int32, matrix.shape, axis)
-    return jnp.where(place & 2**30 == 0, matrix, 0)
+    return jnp.where(place & 2**30 == 0, matrix, matrix.dtype.type(0))

@@ -222,7 +222,7 @@ class Ensemble:
         first = first[:_ROWS]
         of_init, _, of_loss = jax.random.split(self._keys[0], 3)
         records = jax.tree.map(lambda leaf: np.asarray(leaf)[first], self._data)
-        losses = jax.jit(lambda *args: self._course.losses(self._course.init_fn(of_init), *args))
+        losses = jax.jit(lambda *args: for_cpus(self._course.losses, self._course.init_fn(of_init), *args))
         wrong = np.flatnonzero(np.isnan(losses(records, jax.random.split(of_loss, len(first)))))
         if len(wrong):
             raise UsageError(

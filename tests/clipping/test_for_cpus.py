@@ -108,6 +108,17 @@ def test_a_matrix_is_multiplied_by_whatever_it_is_broadcast_from(
     assert np.isfinite(out.losses).all()
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int32", "bfloat16", "complex64"])
+def test_products_of_any_type_keep_it(dtype: str) -> None:
+    rows = jnp.asarray(np.random.default_rng(0).integers(0, 2, (70, 160)), dtype)
+    fn = lambda rows: jnp.sum(rows @ jnp.ones((160, 64), dtype), axis=0, dtype=dtype)
+    with jax.disable_jit():
+        expected = fn(rows)
+    found = jax.jit(lambda rows: for_cpus(fn, rows))(rows)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found.astype(complex), expected.astype(complex), rtol=1e-2)
+
+
 def test_nothing_is_changed_where_no_matrix_is_broadcast() -> None:
     def step(h: Any, x: Any) -> tuple[Any, Any]:
         return jnp.tanh(h @ jnp.eye(5) + x @ jnp.arange(20.0).reshape(4, 5)), None
