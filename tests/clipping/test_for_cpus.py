@@ -13,7 +13,7 @@ import jaxdp
 from jaxdp.clipping import _clipped_grad
 from jaxdp.jaxprs import for_cpus
 
-SHAPES = [(16, 256, 128), (64, 64, 8)]  # positions, inputs, outputs
+SHAPES = [(64, 64, 8), (16, 256, 128)]  # positions, inputs, outputs
 
 
 def mixed(w: Any, x: Any) -> Any:
@@ -85,8 +85,8 @@ def gradients(loss: Callable[..., Any], params: Any, rows: np.ndarray) -> list[n
 LOSSES = (mixed, scaled, in_a_loop, in_another_loop, in_a_branch, of_each_example, of_columns, convolved, of_examples)
 
 
-@pytest.mark.parametrize("method", ["ghost", "vmap"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("method", ["ghost", pytest.param("vmap", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shape", [SHAPES[0], pytest.param(SHAPES[1], marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("loss", "closed_over"), [*((loss, False) for loss in LOSSES), (mixed, True), (of_examples, True)]
 )
