@@ -6,8 +6,9 @@
 
 The denominator is the faster of two non-private gradients of the same model and batch: of the batch's mean loss, and of the
 per-example loss under `vmap`. Beside them stands the non-private gradient in microbatches as large as those of "auto", since
-on a CPU a part of the speed is theirs. All methods of a workload run interleaved in one process; medians are reported. Prints
-a table, and writes it with a plot, the hardware, the versions and the command to benchmarks/results/DEVICE/.
+on a CPU a part of the speed is theirs. All are compiled as `make_step` has its steps compiled. All methods of a workload run
+interleaved in one process; medians are reported. Prints a table, and writes it with a plot, the hardware, the versions and the
+command to benchmarks/results/DEVICE/.
 """
 
 import json
@@ -32,6 +33,7 @@ from rich.table import Table
 from workloads import WORKLOADS, Workload
 
 import jaxdp
+from jaxdp._platform import compiler_options
 from jaxdp.jaxprs import for_cpus
 from jaxdp.runs._device import in_words, memory_of
 
@@ -137,7 +139,7 @@ def _compile(workload: Workload, name: str, program: Any, params: Any, batch: An
     """
     cache: Any = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     start = time.perf_counter()
-    compiled = jax.jit(program).lower(params, batch).compile()
+    compiled = jax.jit(program).lower(params, batch).compile(compiler_options=compiler_options())
     seconds = float("nan") if cache else time.perf_counter() - start
     analysis, room = compiled.memory_analysis(), memory_of(jax.devices()[0])
     memory = analysis.temp_size_in_bytes / 2**20 if analysis else float("nan")

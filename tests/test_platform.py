@@ -11,7 +11,7 @@ import pytest
 
 import jaxdp
 from jaxdp import _platform
-from jaxdp._platform import CPU, GPU, TPU, default_platform
+from jaxdp._platform import CPU, GPU, TPU, compiler_options, default_platform, is_known_to_compiler
 from jaxdp.clipping._reducer import usual_microbatch_size
 from jaxdp.runs._loop import steps_per_call
 
@@ -33,7 +33,22 @@ def test_a_default_device_comes_before_the_backend(monkeypatch: pytest.MonkeyPat
     assert default_platform() is GPU
 
 
-@pytest.mark.parametrize("name", [pytest.param("cpu", marks=pytest.mark.slow), "gpu", "tpu"])
+def test_what_runs_often_is_compiled_for_wide_vectors_where_that_is_known_and_nobody_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert compiler_options() == {"xla_cpu_prefer_vector_width": 512}
+    assert not is_known_to_compiler("xla_cpu_of_another_version", 1)
+    with monkeypatch.context() as patch:
+        patch.setenv("XLA_FLAGS", "--xla_cpu_prefer_vector_width=256")
+        assert not compiler_options()
+    with monkeypatch.context() as patch:
+        patch.setattr(_platform, "is_known_to_compiler", lambda *_: False)
+        assert not compiler_options()
+    on(monkeypatch, "tpu")
+    assert not compiler_options()
+
+
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("cpu", "gpu")), "tpu"])
 def test_a_platform_changes_how_a_sum_is_computed_and_never_what_it_is(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,12 +1,22 @@
-"""Programs that are compiled beside whatever else goes on: XLA lets go of Python's lock while it compiles."""
+"""How programs are compiled: those that run often for speed, others beside whatever else goes on.
+
+XLA lets go of Python's lock while it compiles.
+"""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from .._platform import CPU, default_platform
+import jax
+
+from .._platform import CPU, compiler_options, default_platform
+
+
+def jit_to_run_often(fn: Callable[..., Any], **how: Any) -> Any:
+    """`jax.jit(fn, **how)`, compiled as suits the default device."""
+    return jax.jit(fn, compiler_options=compiler_options(), **how)
 
 
 def is_beside() -> bool:

@@ -11,7 +11,7 @@ state's arrays are taken only when all records of a step are there: where one ca
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from .._spread import Spread, by_words
 from ..clipping import ClippedGrad, Summing
 from ..reading import Block, Reader, Source
 from ..sampling._batches import drawn_indices
+from ._compiling import jit_to_run_often
 from ._description import Run
 from ._noise_of_step import NoiseOfStep
 from ._self_check import signature
@@ -78,10 +79,16 @@ class FromSource:
 
     def __init__(self, run: Run, grad_fn: ClippedGrad, update: Callable[..., Any], *, takes_rng: bool) -> None:
         self._run, self._grad_fn, self._update, self._takes_rng = run, grad_fn, update, takes_rng
-        self._add = jax.jit(self._with_block, static_argnames="summing", donate_argnames="addends")
-        self._make = jax.jit(self._made, static_argnames="summing", donate_argnames="carry")
         self._reading: _Reading | None = None
         self._waited = 0.0
+
+    @cached_property
+    def _add(self) -> Any:
+        return jit_to_run_often(self._with_block, static_argnames="summing", donate_argnames="addends")
+
+    @cached_property
+    def _make(self) -> Any:
+        return jit_to_run_often(self._made, static_argnames="summing", donate_argnames="carry")
 
     @property
     def waited(self) -> float:

@@ -14,7 +14,7 @@ every parameter by as little as the narrowest type of the computation tells apar
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from .._errors import UsageError
-from .._platform import CPU, GPU, Platform, default_platform
+from .._platform import CPU, GPU, Platform, default_platform, is_known_to_compiler
 from .._types import Batch, Params
 from ..clipping import (
     ClippedGrad,
@@ -63,6 +63,8 @@ _QUICKLY: dict[Platform, dict[str, Any]] = {
     CPU: {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True},
     GPU: {"xla_gpu_autotune_level": 0},
 }
+# A CPU's compiler without YNNPACK: what that gets wrong (`jaxprs._for_cpus`) the clipped gradient is to be held against.
+_WITHOUT_YNNPACK = ("xla_cpu_experimental_ynn_fusion_type", "")
 _OFF = "make_step(..., self_check=False) goes without the check"
 
 
@@ -137,7 +139,8 @@ class _Check:
             narrowest = max(narrowest, 2.0**-self._loss.plan.arithmetic.mantissa_bits)
         self._epsilon = max(narrowest, *of_params, _epsilon(() if self._loss is None else self._loss.plan.jaxpr.eqns))
         with jax.default_matmul_precision("highest"):
-            options = _without_the_library() if default_platform() is CPU else {}
+            without = default_platform() is CPU and is_known_to_compiler(*_WITHOUT_YNNPACK)
+            options: dict[str, Any] = dict([_WITHOUT_YNNPACK]) if without else {}
             self._plain = before._plain if before else _compiled(options, self._plain_program, params, batch, shared)
         self._clipped = self._clipped_program(grad_fn, batch)
         self._unclipped = self._clipped
@@ -290,20 +293,6 @@ def _compiled(options: dict[str, Any], fn: Callable[..., Any], *args: Any) -> Ca
     """The program, made quickly rather than to be quick, while others are; whoever calls it waits."""
     begun = begin_to_compile(jax.jit(fn).lower(*args), _QUICKLY.get(default_platform(), {}) | options)
     return lambda *args: begun.result()(*args)
-
-
-@cache
-def _without_the_library() -> dict[str, Any]:
-    """What makes XLA's CPU compiler do without YNNPACK, where it knows of it.
-
-    What that gets wrong (`jaxprs._for_cpus`) the clipped gradient is to be held against.
-    """
-    options = {"xla_cpu_experimental_ynn_fusion_type": ""}
-    try:
-        jax.jit(lambda: 0).lower().compile(compiler_options=options)
-    except jax.errors.JaxRuntimeError:  # another version's
-        return {}
-    return options
 
 
 def _random(rng: np.random.Generator, floats: Callable[..., np.ndarray], like: Any, limit: int | None) -> jax.Array:

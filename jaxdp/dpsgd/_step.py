@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import nullcontext
 from dataclasses import fields
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -31,7 +31,7 @@ from ..noise._keys import Domain, nonce_of, own_key
 from ..reading import Source
 from ..transforms import check_numbers, check_suitable, check_transform, in_float32
 from ._agreement import agree_on_step
-from ._compiling import begin_to_compile, is_beside
+from ._compiling import begin_to_compile, is_beside, jit_to_run_often
 from ._description import Run
 from ._from_source import FromSource, samples
 from ._noise_of_step import NoiseOfStep
@@ -67,7 +67,10 @@ class PrivateStep:
         self._agreed: set[Any] = set()  # programs that all processes have
         self._held: list[Any] = []  # what the last step left, to see whether the next goes on from there
         self._from_source = FromSource(run, self._grad_fn, self._update, takes_rng=self._takes_rng)
-        self._compiled = jax.jit(self._scan, static_argnames=("num_steps", "spread"), donate_argnames="carry")
+
+    @cached_property
+    def _compiled(self) -> Any:
+        return jit_to_run_often(self._scan, static_argnames=("num_steps", "spread"), donate_argnames="carry")
 
     def init(self, params: Params, key: Key[Array, ""]) -> TrainState:
         """The state before the first step.

@@ -99,7 +99,7 @@ RNG = np.random.default_rng(1)
 DATA = RNG.normal(size=(41, 6)).astype(np.float32), RNG.integers(0, 3, 41).astype(np.int32)
 
 
-@pytest.mark.parametrize("candidates", [None, [40, 3, 7, 11, 20, 1, 2]])
+@pytest.mark.parametrize("candidates", [pytest.param(None, marks=pytest.mark.slow), [40, 3, 7, 11, 20, 1, 2]])
 def test_a_shadow_is_the_teacher_of_its_rows(candidates: list[int] | None) -> None:
     shadows = audit.train_shadows(
         linear_loss, init, DATA, num_shadows=6, key=jax.random.key(3), candidates=candidates, **COURSE

@@ -18,7 +18,8 @@ def commands(arguments: list[str], number: int = 2, own: tuple[list[str], ...] =
     return [["-m", "jaxdp.cli", *arguments, *more[i], *meeting, str(i)] for i in range(number)]
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
 def test_two_processes_make_the_run_of_one(options: list[str], on_one: Path, tmp_path: Path, devices: int) -> None:
     first, second = together(commands([*options, "--output", str(tmp_path / "run")]), devices=devices)
     assert (first.code, second.code) == (0, 0), (first, second)

@@ -207,6 +207,7 @@ def test_a_ledger_of_other_neighbours_is_refused_before_the_first_run(tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_end_of_the_noise_takes_no_more_of_delta_than_the_search_says() -> None:
     """At a small delta it decides: runs of few examples are many steps of little noise."""
     options = TuneOptions(batch_sizes=(17, 24_000), target_epsilon=1.0, epochs=2, delta=2e-11, model="cnn")

@@ -35,7 +35,16 @@ SCHEMES = {
 }
 
 
-OTHERS = ("truncated", "shuffle", "per group", "normalised", "whole batch at once", "one at a time", "quantile")
+OTHERS = (
+    "replace_one",
+    "truncated",
+    "shuffle",
+    "per group",
+    "normalised",
+    "whole batch at once",
+    "one at a time",
+    "quantile",
+)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def test_one_round_with_little_noise_is_one_update() -> None:
     np.testing.assert_allclose(histogram, [expected, 10 - expected], atol=0.03)  # ten scales of the noise
 
 
+@pytest.mark.slow
 def test_the_first_query_is_chosen_as_the_exponential_mechanism_does() -> None:
     synthesise = MultiplicativeWeights(epsilon=0.8, rounds=1, num_records=60, passes=1)
     chosen = np.zeros(3)
