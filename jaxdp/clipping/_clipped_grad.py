@@ -91,6 +91,12 @@ class ClippedGrad:
         clip_norm = self.rule.clip_norm_now(rule_state, self.clip_norm)
         size = check_batch(batch)
         shared = self.check_shared(shared, size)
+        if mask is None and self.num_examples is not None:
+            raise UsageError(
+                "mask is missing: a run's batches are filled up with rows that are nobody's, and with one of them among the "
+                "examples a record changes the sum by twice its sensitivity. Pass mask=mask, which run.sampler(key).take gives "
+                f"with each batch; where every row is an example, mask=jnp.ones({size}, bool)"
+            )
         mask = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
         batch = jax.tree.map(jnp.asarray, batch)
         check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)

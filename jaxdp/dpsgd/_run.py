@@ -37,6 +37,10 @@ else:
 _FLAT, _POISSON, _GAUSSIAN = Flat(), Poisson(), Gaussian()
 _DEFAULT_SAMPLING: Any = _POISSON
 _DEFAULTS = {"rule": _FLAT, "noise": _GAUSSIAN}  # which a description leaves out
+_AS_DESCRIBED = (
+    "It is stated of the run as it is described: make_step executes it so, and a loop of one's own does where each batch is the "
+    "sampler's next one, used once and with its mask, and all noise is that of one privatize."
+)
 _OWN = (*SAMPLINGS, *NOISES, *RULES)
 
 
@@ -320,10 +324,14 @@ class DPSGD:
     ) -> str:
         """The privacy of the run in plain English: unit, adjacency, sampling, accountants, caveats, the ledger's total.
 
-        The ε of `accountant` is told first, where there are two.
+        The ε of `accountant` is told first, where there are two. Of a loop of one's own it holds as far as the loop does what it
+        describes, which the text says.
         """
         _checks.delta(delta, self.num_examples)
-        return accounting.statement(self, delta=delta, steps=steps, spent_before=spent_before, accountant=accountant)
+        notes = (_AS_DESCRIBED,)
+        return accounting.statement(
+            self, delta=delta, steps=steps, spent_before=spent_before, accountant=accountant, notes=notes
+        )
 
     @property
     def noise_multiplier_of_sum(self) -> float:
@@ -351,7 +359,7 @@ class DPSGD:
     @_checks.names_explained
     def clipped_grad(self, loss_fn: LossFn, *, has_aux: bool = False, precision: str = "auto") -> ClippedGrad:
         """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size. What is shared with an axis of
-        length num_examples is refused, unless by `jaxdp.Shared`."""
+        length num_examples is refused, unless by `jaxdp.Shared`; so is a call without the `mask` of its batch."""
         grad_fn = clipped_grad(
             loss_fn,
             clip_norm=self.clip_norm,

@@ -32,6 +32,7 @@ from ..clipping import (
     Explanation,
     Flat,
     PerGroup,
+    check_loss,
     example_keys,
     per_example_values_and_grads,
 )
@@ -102,7 +103,7 @@ def self_check(
 
     Raises:
         UsageError: for a disagreement, naming the parameter; for a loss that has no finite gradient on any of the random
-            examples.
+            examples, and what `clipped_grad` refuses.
     """
     highest = partial(jax.default_matmul_precision, "highest")  # so that no device's rounding of products differs
     with highest():
@@ -132,6 +133,8 @@ class _Check:
         self._rng = np.random.default_rng(0)
         self._leaves, self._structure = jax.tree.flatten(data)
         batch = self._draw(_FLOATS[0], [2] * len(self._leaves))
+        if before is None:
+            check_loss(grad_fn.loss_fn, grad_fn.has_aux, params, batch, shared, key)
         self._loss = grad_fn.trace(params, batch, shared, self._keys())
         narrowest = 2.0**-23 if default_platform().products_are_float32 else 2.0**-10
         of_params = [float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(params)]

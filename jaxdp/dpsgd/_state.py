@@ -1,10 +1,16 @@
 """What a run has between two steps, and what a step tells of itself."""
 
+import hashlib
+import re
+from dataclasses import fields
+from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jaxtyping import Array, Float, Int32, Key, UInt32
 
+from .._errors import UsageError
 from .._types import Params
 from ..accounting import Ledger
 from ..noise._keys import Domain, nonce_in_hex, own_key
@@ -45,6 +51,8 @@ class TrainState(NamedTuple):
         spent_before: what earlier runs on the same data have cost.
         nonce: uint32 [4]. A name for the noise, from which its key can't be found; it outlives the keys' erasure.
         noise_state: the noise's state. It holds a key, as `rule_state` may: whoever erases `keys` erases these, too.
+        accounted: uint32 [2, 8]. A hash of `run` and one of `spent_before`, which aren't arrays: a checkpoint that keeps arrays
+            alone comes back with those of the state that it is read into, and is refused where they are others.
     """
 
     params: Params
@@ -56,17 +64,55 @@ class TrainState(NamedTuple):
     spent_before: Ledger = Ledger()
     nonce: UInt32[Array, "4"] | None = None
     noise_state: Any = None
+    accounted: UInt32[Array, "2 8"] | None = None
 
     @property
     def ledger(self) -> Ledger:
         """All that has been spent on the way to this state: by earlier runs, and by this one's steps so far.
 
         This one's entry names its noise by `nonce`: no ledger takes two runs that drew the same.
+
+        Raises:
+            UsageError: where `run` or `spent_before` isn't what the steps were made under.
         """
         if self.run is None:
             return self.spent_before
+        check_accounted(self, self.run)
         nonce = None if self.nonce is None else nonce_in_hex(self.nonce)
         return self.spent_before.extend(self.run.ledger(int(self.step), nonce=nonce))
+
+
+def as_accounted(run: Any, spent_before: Ledger) -> UInt32[np.ndarray, "2 8"]:
+    """`TrainState.accounted`, the same in every process."""
+    of_run = {field.name: _told(getattr(run, field.name)) for field in fields(run) if field.compare}
+    hashes = [hashlib.sha256(_told(told).encode()).digest() for told in (of_run, spent_before.to_dict())]
+    return np.frombuffer(b"".join(hashes), ">u4").astype(np.uint32).reshape(2, 8)
+
+
+def check_accounted(state: TrainState, run: Run) -> None:
+    """Refuse a state whose steps were made under another run, or after another ledger, than it says now."""
+    if state.accounted is None:
+        raise UsageError("the state doesn't say what it is accounted as: begin with state = step.init(params, key)")
+    of_run, of_ledger = np.asarray(state.accounted) == as_accounted(run, state.spent_before)
+    if not of_run.all():
+        raise UsageError(
+            f"the state was saved by a run described otherwise than the one that it was read into, {run}: its steps so far would "
+            "be accounted as this one's. Read it into the init of its own run's step, and go on under this one with "
+            "step.continue_from(state, key), which keeps a ledger of both"
+        )
+    if not of_ledger.all():
+        raise UsageError(
+            "state.spent_before isn't the ledger that the state was saved with, which isn't among its arrays: keep "
+            "state.spent_before.to_dict() beside them, and read them into step.init(params, key, "
+            "spent_before=jaxdp.accounting.Ledger.from_dict(kept))"
+        )
+
+
+def _told(value: Any) -> str:
+    """In words that are the same for equal numbers, and in every process."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return repr(float(value))
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # a function's place in a process
 
 
 class StepMetrics(NamedTuple):

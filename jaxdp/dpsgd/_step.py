@@ -36,7 +36,7 @@ from ._description import Run
 from ._from_source import FromSource, samples
 from ._noise_of_step import NoiseOfStep
 from ._self_check import self_check, signature
-from ._state import RunKeys, StepMetrics, TrainState
+from ._state import RunKeys, StepMetrics, TrainState, as_accounted, check_accounted
 
 _DATA = "give arrays [num_examples, ...], or jaxdp.reading.Source(records) for records that are read as they are drawn"
 
@@ -65,6 +65,7 @@ class PrivateStep:
         self._checks_itself = self_check
         self._checked: set[Any] = set()
         self._agreed: set[Any] = set()  # programs that all processes have
+        self._accounted: tuple[Any, Ledger] | None = None  # of the last state
         self._held: list[Any] = []  # what the last step left, to see whether the next goes on from there
         self._from_source = FromSource(run, self._grad_fn, self._update, takes_rng=self._takes_rng)
 
@@ -72,12 +73,13 @@ class PrivateStep:
     def _compiled(self) -> Any:
         return jit_to_run_often(self._scan, static_argnames=("num_steps", "spread"), donate_argnames="carry")
 
-    def init(self, params: Params, key: Key[Array, ""]) -> TrainState:
+    def init(self, params: Params, key: Key[Array, ""], *, spent_before: Ledger | None = None) -> TrainState:
         """The state before the first step.
 
         Args:
             params: pytree of floating-point arrays; copied, since steps donate theirs.
             key: scalar key; whoever knows it can subtract the noise. `jaxdp.key_from_entropy()` makes one.
+            spent_before: what earlier runs on the same data have cost, which `state.ledger` goes on with.
 
         Returns:
             A `TrainState`.
@@ -86,10 +88,12 @@ class PrivateStep:
             UsageError: for parameters that aren't floating-point arrays with values or hold NaN, what isn't a scalar key, and an
                 optimizer that accumulates gradients (`optax.MultiSteps`, wherever in it), adds noise of its own, wants more than
                 the noisy mean and the parameters (`optax.lbfgs`: a loss would be a further look at the data), or computes with
-                NaN.
+                NaN; and for a ledger of another adjacency or unit.
         """
         check_params(params)
         _checks.key(key)
+        if spent_before is not None:
+            _checks.instance("spent_before", spent_before, Ledger, "give a jaxdp.accounting.Ledger")
         check_mesh_that_is_set({"params": params})
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
             if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -107,7 +111,7 @@ class PrivateStep:
         check_numbers(opt_state)
         # Steps donate it, and some optimizers keep the parameters, or one array twice.
         opt_state = jax.tree.map(lambda x: jnp.array(x, copy=True) if isinstance(x, jax.Array) else x, opt_state)
-        return self._start(params, opt_state, RunKeys.split_from(key), Ledger())
+        return self._start(params, opt_state, RunKeys.split_from(key), spent_before or Ledger())
 
     def continue_from(self, state: TrainState, key: Key[Array, ""]) -> TrainState:
         """Go on under this run from where another one stopped: with other noise, say, or another batch size.
@@ -141,8 +145,8 @@ class PrivateStep:
         rule_state = self._grad_fn.rule.init(self.run.clip_norm, keys.noise)
         noise_state = self.run.privatize(keys.noise).init(params)
         noise_state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), noise_state)  # steps donate it, and no key
-        nonce = nonce_of(keys.noise)
-        return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before, nonce, noise_state)
+        nonce, accounted = nonce_of(keys.noise), jnp.asarray(as_accounted(self.run, spent_before))
+        return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before, nonce, noise_state, accounted)
 
     def close(self) -> None:
         """End what reads ahead of the steps over a source. The last step of a run does it by itself."""
@@ -191,6 +195,7 @@ class PrivateStep:
                 f"the state is of another run than this step's: {_difference(state.run, self.run)}. Its epsilon would be false; "
                 "step.continue_from(state, key) goes on under the new run and keeps a ledger of both"
             )
+        self._check_accounted(state)
         if state.noise_state is None:
             raise UsageError("step: the state has no noise_state: begin with state = step.init(params, key)")
         made = int(state.step) + num_steps
@@ -253,6 +258,13 @@ class PrivateStep:
             carry, of_step = self._from_source.step(carry, state.keys, number, source, shared, spread, agree)
             metrics.append(of_step)
         return carry, jax.tree.map(lambda *leaves: jnp.stack(leaves), *metrics)
+
+    def _check_accounted(self, state: TrainState) -> None:
+        """That the state is of what it says, unless it goes on from the last one that was."""
+        is_now = state.accounted, state.spent_before
+        if self._accounted is None or any(map(operator.is_not, is_now, self._accounted)):
+            check_accounted(state, self.run)
+            self._accounted = is_now
 
     def _agree(
         self,

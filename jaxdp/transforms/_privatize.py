@@ -40,9 +40,10 @@ def privatize(
     Noise is float32, no two values of it from the same bits: each update has its own key, each value its index. With
     `noise_multiplier=0` nothing is drawn and nothing is private.
 
-    `optax.masked` around this transform lets the masked leaves through without noise, and a chain in which another
-    transform mixes or keeps gradients before this one publishes what it kept: `privatize` comes first. In place of
-    `optax.MultiSteps`, which averages, add up the sums of slices of one draw and let `privatize` see their total once.
+    A chain in which another transform mixes, scales or keeps gradients before this one publishes what it kept: `privatize`
+    comes first, and sees all sums. Within `optax.masked` and `optax.multi_transform`, which would let other leaves through
+    without noise, or draw the same for each group, it is refused: put them behind it. In place of `optax.MultiSteps`, which
+    averages, add up the sums of slices of one draw and let `privatize` see their total once.
 
     The noise of an update follows from the key and the number of updates before it, and hides one sum only. A second `init`
     from the same key, or a state that was copied and updated with two sums, draws the same noise again, and whoever sees both
@@ -64,9 +65,10 @@ def privatize(
         then is not above 0 and finite, the update is NaN throughout, and says nothing of the sums.
 
     Raises:
-        UsageError: here for a noise multiplier or batch size that is traced, an array, or out of range; in the update for
-            a sensitivity that is missing or not above 0 and finite, for an update after the last of `steps`, for sums in which
-            NaN or infinity can be seen, and under `jax.vmap` or `jax.shard_map` with one key for several sums.
+        UsageError: here for a noise multiplier or batch size that is traced, an array, or out of range; in the update for a
+            sensitivity that is missing or not above 0 and finite, for a part of the sums, for an update after the last of
+            `steps`, for sums in which NaN or infinity can be seen, and under `jax.vmap` or `jax.shard_map` with one key for
+            several sums.
 
     Examples:
         >>> import jax, jax.numpy as jnp, jaxdp
@@ -89,10 +91,12 @@ def privatize(
     most = None if steps is None else _checks.count("steps", steps, "give the number of updates that are accounted")
 
     def init(params: Params) -> Any:
+        _refuse_part(params)
         return noise.init(key, params) if sigma > 0 else GaussianState(key, jnp.zeros((), jnp.int32))
 
     def update(updates: Any, state: Any, params: Params = None, *, sensitivity: Any = None, **extra: Any) -> Any:
         del params, extra
+        _refuse_part(updates)
         scale = noise_scale(sigma, sensitivity)
         _checks.numbers_alone("privatize: updates", updates, "pass out.grads of jaxdp.clipped_grad", real=True)
         sums = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), updates)
@@ -109,6 +113,17 @@ def privatize(
         return jax.tree.map(lambda total: total / jnp.float32(divisor), sums), state
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _refuse_part(tree: Any) -> None:
+    """Refuse what `optax.masked` and `optax.multi_transform` leave of a tree for one of several transforms."""
+    is_left_out = lambda node: isinstance(node, optax.MaskedNode)
+    if any(map(is_left_out, jax.tree.leaves(tree, is_leaf=is_left_out))):
+        raise UsageError(
+            "privatize: a part of the tree is masked, as within optax.masked and optax.multi_transform: other parts would go "
+            "without noise, or get the same noise from the same key. Put it before them: optax.chain(privatize, "
+            "optax.multi_transform(...))"
+        )
 
 
 def _while_accounted(steps: int, state: Any, scale: Any) -> Any:

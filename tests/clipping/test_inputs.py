@@ -61,3 +61,11 @@ def test_what_is_no_array_of_numbers_is_refused_by_every_method(
     )
     with pytest.raises(jaxdp.UsageError, match=message):
         jaxdp.clipped_grad(loss_fn, clip_norm=1.0, has_aux=has_aux, method=method)(params, batch, *shared, **given)
+
+
+def test_a_runs_batch_without_its_mask_is_refused() -> None:
+    run = jaxdp.DPSGD(num_examples=40, expected_batch_size=8, steps=6, clip_norm=1.0, noise_multiplier=1.0)
+    grad_fn, w, batch = run.clipped_grad(lambda w, x: jnp.vdot(w, x)), jnp.ones(3), jnp.ones((4, 3))
+    with pytest.raises(jaxdp.UsageError, match=r"mask is missing.*twice its sensitivity.*mask=jnp.ones\(4, bool\)"):
+        grad_fn(w, batch)
+    assert grad_fn(w, batch, mask=jnp.ones(4, bool)).grads.shape == (3,)

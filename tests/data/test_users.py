@@ -45,7 +45,9 @@ def test_a_users_gradient_is_the_mean_over_their_records_clipped_as_one() -> Non
         unit="user",
         records_per_user=4,
     )
-    out = run.clipped_grad(loss_of_user(loss))(jnp.zeros(2), (jnp.asarray(grouped), jnp.asarray(mask)))
+    out = run.clipped_grad(loss_of_user(loss))(
+        jnp.zeros(2), (jnp.asarray(grouped), jnp.asarray(mask)), mask=jnp.ones(len(grouped), bool)
+    )
     means = np.array([RECORDS[user == USERS].mean(0) for user in "abc"])
     lengths = np.linalg.norm(means, axis=1)
     np.testing.assert_allclose(out.norms, lengths, rtol=1e-5)

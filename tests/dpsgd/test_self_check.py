@@ -314,3 +314,11 @@ def test_a_loss_is_checked_with_keys_and_what_is_shared_and_never_on_the_data() 
         return jnp.sum(jnp.tanh(mix @ p["w"]) * x * jax.random.bernoulli(rng, 0.5, x.shape)) + p["b"]
 
     first_step(loss, {"b": jnp.ones(()), "w": jnp.ones((6, 3))}, np.full((6, 3), np.nan), jaxdp.Shared(jnp.eye(6)[:3]))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_scalar_is_told_in_words_before_it_is_checked() -> None:
+    run = jaxdp.DPSGD(num_examples=40, expected_batch_size=8, steps=6, clip_norm=1.0, noise_multiplier=1.0)
+    step = run.make_step(lambda w, x: (x @ w)[None], optax.sgd(0.1))
+    with pytest.raises(jaxdp.UsageError, match=r"must be a floating-point scalar; it has shape \(1,\)"):
+        step(step.init(jnp.ones(3), jax.random.key(0)), jnp.ones((40, 3)))

@@ -261,3 +261,19 @@ def test_no_update_is_made_after_the_last_that_is_accounted() -> None:
         tx.update(sums, state, sensitivity=1.0)
     assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(compiled(state)[0]))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(compiled(tx.init(sums))[0]))
+
+
+@pytest.mark.parametrize("within", ["masked", "multi_transform"])
+def test_a_part_of_the_parameters_gets_no_noise_of_its_own(within: str) -> None:
+    noise = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=4, key=jax.random.key(0))
+    sums = {"a": jnp.ones(3), "b": jnp.ones(3)}
+    apart = {
+        "masked": optax.masked(noise, {"a": True, "b": False}),
+        "multi_transform": optax.multi_transform({"one": noise, "two": noise}, {"a": "one", "b": "two"}),
+    }[within]
+    with pytest.raises(jaxdp.UsageError, match=r"a part of the tree is masked.*optax.chain\(privatize, "):
+        apart.init(sums)
+    by_group = optax.multi_transform({"one": optax.sgd(0.1), "two": optax.sgd(0.01)}, {"a": "one", "b": "two"})
+    chain = optax.chain(noise, by_group)
+    updates: Any = chain.update(sums, chain.init(sums), sums, sensitivity=1.0)[0]
+    assert float(jnp.max(jnp.abs(updates["a"] - 10 * updates["b"]))) > 1e-3

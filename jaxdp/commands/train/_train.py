@@ -281,9 +281,13 @@ class _Job:
     def _begun(self, step: Any, checkpoints: CheckpointFolder | None) -> tuple[Checkpoint, bool]:
         """From where to go on: the newest checkpoint, or the state before the first step; and whether it has stopped there."""
         keys = keys_of(self.options, self.config, self.problem, self.setting.entropy)
-        fresh = step.init(self.problem.model.init(keys.key("parameters")), keys.key("run"))
-        nonce = None if self.plan.run is None else nonce_as_words(self.config["nonce"])
-        fresh = _checkpoint(fresh._replace(spent_before=self.spent_before, nonce=nonce), Totals())
+        params, key = self.problem.model.init(keys.key("parameters")), keys.key("run")
+        if self.plan.run is None:
+            fresh = step.init(params, key)._replace(spent_before=self.spent_before)
+        else:
+            state = step.init(params, key, spent_before=self.spent_before)
+            fresh = state._replace(nonce=nonce_as_words(self.config["nonce"]))
+        fresh = _checkpoint(fresh, Totals())
         found = on_first(lambda: self._found(fresh, checkpoints)) or fresh
         stopped = bool(from_first(lambda: b"stopped" if self._has_stopped() else b""))
         return of_first(found), stopped
