@@ -8,6 +8,7 @@ _HERE = {
     "make_private_with_epsilon": f"{_STEP}, of run.with_noise_for(epsilon=..., delta=...)",
     **dict.fromkeys(("get_epsilon", "compute_epsilon", "get_privacy_spent", "get_privacy_budget"), _EPSILON),
     **dict.fromkeys(("compute_dp_sgd_privacy", "compute_dp_sgd_privacy_statement"), _EPSILON),
+    "Ledger": "it is jaxdp.accounting.Ledger; state.ledger is a run's",
     "get_noise_multiplier": "run.with_noise_for(epsilon=..., delta=...), or jaxdp.accounting.noise_multiplier",
     "differentially_private_aggregate": "jaxdp.privatize is the noise, for sums of jaxdp.clipped_grad",
 }

@@ -62,6 +62,10 @@ def test_one_of_lists_what_is_known() -> None:
             "DPSGD has no argument max_grad_norm: did you mean clip_norm?",
         ),
         (lambda **how: jaxdp.DPSGD(batch_size=9, **how), "did you mean expected_batch_size?"),
+        (
+            lambda **how: jaxdp.DPSGD(batch_size=9, expected_batch_size=9, **how),
+            "that is expected_batch_size here, which is given, too",
+        ),
         (lambda **how: jaxdp.DPSGD(clip_nrm=1.0, **how), "did you mean clip_norm?"),
         (lambda **how: jaxdp.clipped_grad(abs, l2_norm_clip=1.0), "did you mean clip_norm?"),
         (lambda **how: jaxdp.privatize(std=1.0, **how), "did you mean noise_multiplier?"),

@@ -71,6 +71,8 @@ def names_explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
             # what is passed on is for others to know
             near = [] if passes_on else difflib.get_close_matches(name, free, n=1)
             right = meant(name, free)
+            if right is None and (given := meant(name, known)):
+                raise UsageError(f"{called} has no argument {name}: that is {given} here, which is given, too")
             if right is None and (instead := without(name)):
                 raise UsageError(f"{called} has no argument {name}: {instead}")
             if right := right or next(iter(near), None):
