@@ -26,6 +26,10 @@ _STATE = "a variable that is a parameter, or none: what a step stores of its exa
 _GROUPS = (
     "takes the first axis for a batch's, which one example hasn't: call it on x[None], and take [0] of what comes out"
 )
+_STORED = (
+    "normalises by stored statistics, as pretrained ones, and stores none while it is called so: they must not be of the private "
+    "data, nor among the parameters that are trained"
+)
 _STREAM = (
     "draws from the stream {tag!r} of its own, which a loss can't advance, and a copy would draw the same for all examples: in "
     "the loss, merge one by nnx.merge(..., copy=True) and nnx.reseed(it, {tag}=rng) with the example's own key, its argument rng="
@@ -118,9 +122,15 @@ def _of_linen(model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> 
     import flax.linen as nn
 
     layers: dict[tuple[str, ...], str] = {}
+    by_stored: dict[tuple[str, ...], bool] = {}  # normalisations, and whether every call is by stored statistics
 
     def seen(next_call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        layers.setdefault(tuple(context.module.path), type(context.module).__name__)
+        module, path = context.module, tuple(context.module.path)
+        layers.setdefault(path, type(module).__name__)
+        if isinstance(module, nn.BatchNorm) and context.method_name == "__call__":
+            stored = kwargs.get("use_running_average", args[1] if len(args) > 1 else None)
+            stored = module.use_running_average if stored is None else stored
+            by_stored[path] = stored is True and by_stored.get(path, True)
         return next_call(*args, **kwargs)
 
     def init(*inputs: Any) -> Any:
@@ -133,12 +143,14 @@ def _of_linen(model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> 
     hints = [
         f"{'/'.join(path) or 'the model itself'} {_GROUPS}" for path, kind in layers.items() if kind == "GroupNorm"
     ]
-    return list(_in_linen(layers, collections)), hints
+    stored = {path for path, always in by_stored.items() if always}
+    hints += [f"{'/'.join(path) or 'the model itself'} {_STORED}" for path in sorted(stored)]
+    return list(_in_linen(layers, collections, stored)), hints
 
 
-def _in_linen(layers: dict[tuple[str, ...], str], collections: Any) -> Iterator[Obstacle]:
+def _in_linen(layers: dict[tuple[str, ...], str], collections: Any, stored: set[tuple[str, ...]]) -> Iterator[Obstacle]:
     known = {path for path, kind in layers.items() if kind in _SUBSTITUTES}
-    for path in sorted(known):
+    for path in sorted(known - stored):
         yield _obstacle(path, layers[path])
     for name, variables in collections.items():
         if name == "params":
@@ -157,7 +169,8 @@ def _of_nnx(model: Any) -> Iterator[Obstacle]:
         name = type(node).__name__
         names = tuple(map(str, path))
         if isinstance(node, nnx.Module) and name in _SUBSTITUTES:
-            yield _obstacle(names, name)
+            if not _is_by_stored_of_nnx(node):
+                yield _obstacle(names, name)
         elif (
             isinstance(node, nnx.Variable)
             and not isinstance(node, nnx.Param | nnx.LoRAParam | nnx.RngState)
@@ -174,13 +187,23 @@ def _hints_of_nnx(model: Any) -> Iterator[str]:
             yield f"{'/'.join(map(str, path[:-1])) or 'the model itself'} {_STREAM.format(tag=node.tag)}"
         elif isinstance(node, nnx.GroupNorm):
             yield f"{'/'.join(map(str, path)) or 'the model itself'} {_GROUPS}"
+        elif _is_by_stored_of_nnx(node):
+            yield f"{'/'.join(map(str, path)) or 'the model itself'} {_STORED}"
+
+
+def _is_by_stored_of_nnx(node: Any) -> bool:
+    """Whether it is a normalisation that `model.eval()` has left with its statistics."""
+    from flax import nnx
+
+    return isinstance(node, nnx.BatchNorm) and node.use_running_average is True
 
 
 def _hints_of_equinox(model: Any) -> Iterator[str]:
-    dropout = sys.modules["equinox"].nn.Dropout
-    for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=lambda node: isinstance(node, dropout)):
-        if isinstance(node, dropout) and not node.inference:
-            yield f"{'/'.join(_names(path)) or 'the model itself'} {_KEY}"
+    nn = sys.modules["equinox"].nn
+    is_told = lambda node: isinstance(node, nn.Dropout | nn.BatchNorm)
+    for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_told):
+        if is_told(node) and node.inference == isinstance(node, nn.BatchNorm):
+            yield f"{'/'.join(_names(path)) or 'the model itself'} {_STORED if node.inference else _KEY}"
 
 
 def _names(path: Any) -> tuple[str, ...]:
@@ -194,7 +217,8 @@ def _of_equinox(model: Any) -> Iterator[Obstacle]:
     for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_found):
         names = _names(path)
         if type(node).__name__ in _SUBSTITUTES:
-            yield _obstacle(names, type(node).__name__)
+            if not (isinstance(node, nn.BatchNorm) and node.inference is True):
+                yield _obstacle(names, type(node).__name__)
         elif is_found(node):
             yield Obstacle(
                 "/".join(names) or "the model itself", "StateIndex", "keeps state beside its parameters", _STATE

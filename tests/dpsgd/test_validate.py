@@ -153,3 +153,24 @@ def test_dropout_of_an_equinox_model_is_told_to_take_each_examples_key() -> None
     [hint] = jaxdp.validate(model).hints
     assert hint.startswith("layers/1 draws from the key")
     assert jaxdp.validate(eqx.nn.inference_mode(model)).hints == ()
+
+
+def test_normalisation_by_stored_statistics_is_no_obstacle_and_they_are_told_of() -> None:
+    class Model(nnx.Module):
+        def __init__(self) -> None:
+            self.norm = nnx.BatchNorm(4, rngs=nnx.Rngs(0))
+
+    of_nnx = Model()
+    of_nnx.eval()
+    of_equinox = eqx.nn.inference_mode(eqx.nn.Sequential([eqx.nn.BatchNorm(4, "batch", mode="batch")]))
+    of_linen = Net(lambda x: nn.BatchNorm(use_running_average=True)(x))
+    for found, path in (
+        (jaxdp.validate(of_linen, EXAMPLE), "encoder/BatchNorm_0"),
+        (jaxdp.validate(of_nnx), "norm"),
+        (jaxdp.validate(of_equinox), "layers/0"),
+    ):
+        found.check()
+        assert found.hints == (found.hints[0],)
+        assert found.hints[0].startswith(f"{path} normalises by stored statistics")
+    both = lambda x: (norm := nn.BatchNorm())(x, True) + norm(x, use_running_average=False)
+    assert len(jaxdp.validate(Net(both), EXAMPLE).obstacles) == 1
