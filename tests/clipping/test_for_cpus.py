@@ -71,7 +71,7 @@ def of_examples(w: Any, x: Any) -> Any:
 def weights(loss: Callable[..., Any], inputs: int, outputs: int) -> Any:
     return (
         jnp.ones(inputs)
-        if loss in (scaled, in_a_loop, in_another_loop, in_a_branch, convolved)
+        if loss in (scaled, in_a_loop, in_another_loop, in_a_branch, convolved, *HIDDEN)
         else jnp.zeros((inputs, outputs))
     )
 
@@ -81,6 +81,71 @@ def gradients(loss: Callable[..., Any], params: Any, rows: np.ndarray) -> list[n
     with jax.disable_jit():
         return [np.asarray(jax.grad(loss)(params, jnp.asarray(x)), np.float64) for x in rows]
 
+
+def by(matrix: Callable[[int, int], Any]) -> Callable[..., Any]:
+    """Scales before a matrix of which the compiler finds out by simplifying that it is broadcast."""
+
+    def loss(scale: Any, x: Any) -> Any:
+        return jnp.sum(((x * scale[None]) @ matrix(len(scale), 8)) ** 2)
+
+    loss.__name__ = matrix.__name__
+    return loss
+
+
+def distances(k: int, o: int) -> Any:
+    return jnp.asarray(np.abs(np.arange(k)[:, None] - np.arange(o)[None]), jnp.float32)
+
+
+def full(k: int, o: int) -> Any:
+    return jnp.full((k, o), 0.01)
+
+
+def window(k: int, o: int) -> Any:
+    return (distances(k, o) < 512).astype(jnp.float32)
+
+
+def clipped(k: int, o: int) -> Any:
+    return jnp.clip(distances(k, o), -2, -1)
+
+
+def counted(k: int, o: int) -> Any:
+    return (jax.lax.broadcasted_iota(jnp.int32, (k, o), 0) >= 0).astype(jnp.float32)
+
+
+def gathered(k: int, o: int) -> Any:
+    return distances(k, o)[jnp.ones((k, o), jnp.int32), jnp.zeros((k, o), jnp.int32)]
+
+
+def part_of_joined(k: int, o: int) -> Any:
+    return jnp.concatenate([full(k, o), distances(k, o)])[:k]
+
+
+def part_of_padded(k: int, o: int) -> Any:
+    return jnp.pad(distances(k, o), ((k, 0), (0, 0)), constant_values=0.01)[:k]
+
+
+def chosen(k: int, o: int) -> Any:
+    return jnp.where(jax.lax.broadcasted_iota(jnp.int32, (k, o), 0) >= 0, 0.01, distances(k, o))
+
+
+def carried(scale: Any, x: Any) -> Any:
+    """What a loop that is unrolled carries."""
+    rows = x * scale[None]
+    step = lambda carry, _: ((carry[0] * 1.5, carry[1] + jnp.sum((rows @ carry[0]) ** 2)), None)
+    return jax.lax.scan(step, (full(len(scale), 8), 0.0), None, length=2, unroll=True)[0][1]
+
+
+def rematerialised(scale: Any, x: Any) -> Any:
+    """What a body gives beside what depends on the example."""
+    y, matrix = jax.checkpoint(lambda x: (jnp.sin(x), full(len(scale), 8)))(x)
+    return jnp.sum(((y * scale[None]) @ matrix) ** 2)
+
+
+HIDDEN = [
+    *map(by, (window, clipped, counted, gathered, part_of_joined, part_of_padded, chosen)),
+    carried,
+    rematerialised,
+]
 
 LOSSES = (mixed, scaled, in_a_loop, in_another_loop, in_a_branch, of_each_example, of_columns, convolved, of_examples)
 
@@ -108,6 +173,27 @@ def test_a_matrix_is_multiplied_by_whatever_it_is_broadcast_from(
     assert np.isfinite(out.losses).all()
 
 
+@pytest.mark.parametrize("method", ["ghost", pytest.param("vmap", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shape", [pytest.param(SHAPES[0], marks=pytest.mark.slow), (4, 256, 128)])
+@pytest.mark.parametrize(
+    "loss", [pytest.param(loss, marks=[pytest.mark.slow] if i else []) for i, loss in enumerate(HIDDEN)]
+)
+def test_and_so_it_is_by_what_the_compiler_finds_to_be_one(
+    loss: Callable[..., Any], shape: tuple[int, int, int], method: str
+) -> None:
+    test_a_matrix_is_multiplied_by_whatever_it_is_broadcast_from(loss, shape, method, closed_over=False)
+
+
+def test_and_by_what_is_made_where_the_user_compiles() -> None:
+    rows = np.random.default_rng(0).standard_normal((4, 64, 64)).astype(np.float32)
+    scale = jnp.ones(64)
+    loss = lambda scale, x, matrix: jnp.sum(((x * scale[None]) @ matrix) ** 2)
+    norms = [np.linalg.norm(g) for g in gradients(lambda s, x: loss(s, x, full(64, 8)), scale, rows)]
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=1.0)
+    out = jax.jit(lambda scale, rows: grad_fn(scale, rows, full(64, 8)))(scale, rows)
+    np.testing.assert_allclose(out.norms, norms, rtol=1e-3)
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int32", "bfloat16", "complex64"])
 def test_products_of_any_type_keep_it(dtype: str) -> None:
     rows = jnp.asarray(np.random.default_rng(0).integers(0, 2, (70, 160)), dtype)
@@ -119,14 +205,16 @@ def test_products_of_any_type_keep_it(dtype: str) -> None:
     np.testing.assert_allclose(found.astype(complex), expected.astype(complex), rtol=1e-2)
 
 
-def test_nothing_is_changed_where_no_matrix_is_broadcast() -> None:
+def test_every_factor_stands_behind_a_barrier_and_nothing_else_is_changed() -> None:
     def step(h: Any, x: Any) -> tuple[Any, Any]:
         return jnp.tanh(h @ jnp.eye(5) + x @ jnp.arange(20.0).reshape(4, 5)), None
 
     fn = lambda h, xs: jax.lax.scan(step, h, xs)[0]
     arrays = jnp.ones((3, 5)), jnp.ones((7, 3, 4))
-    arranged = str(jax.make_jaxpr(lambda *args: for_cpus(fn, *args))(*arrays))
-    assert arranged.count("select_n") == str(jax.make_jaxpr(fn)(*arrays)).count("select_n") == 0
+    arranged, plain = (str(jax.make_jaxpr(f)(*arrays)) for f in (lambda *args: for_cpus(fn, *args), fn))
+    assert (arranged.count("optimization_barrier"), plain.count("optimization_barrier")) == (4, 0)
+    for name in ("dot_general", "scan", "tanh"):
+        assert arranged.count(name) == plain.count(name)
 
 
 def test_the_self_check_finds_what_the_compiler_gets_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

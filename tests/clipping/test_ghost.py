@@ -478,3 +478,18 @@ def test_a_microbatched_sum_is_the_same() -> None:
     ]
     np.testing.assert_allclose(whole.norms, parts.norms, rtol=1e-6)
     assert distance(whole.grads, parts.grads) <= 1e-6
+
+
+def test_work_on_weights_that_has_a_constant_beside_it_is_taken_out_of_a_loop_whole() -> None:
+    def loss(w: Any, x: Any) -> Any:
+        def cell(h: Any, row: Any) -> tuple[Any, None]:
+            a, b = jax.checkpoint(lambda w: (jnp.sin(w), jnp.arange(6.0)))(w)
+            return jnp.tanh(h @ a + row * b), None
+
+        return jnp.sum(jax.lax.scan(cell, jnp.zeros(6), x)[0])
+
+    w, x = jnp.eye(6), jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 6)), jnp.float32)
+    expected = jaxdp.clipped_grad(loss, clip_norm=1.0, method="vmap")(w, x)
+    found = jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost")(w, x)
+    np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-5)
+    np.testing.assert_allclose(found.grads, expected.grads, rtol=1e-4, atol=1e-6)

@@ -135,7 +135,7 @@ class _HoistableWork:
             outs = output_kinds(eqn, [of(v) for v in eqn.invars])
             if not any(k & EXAMPLE for k in outs) and not eqn.effects:
                 self._eqns.append(eqn)
-                movable.update(v for v, k in zip(eqn.outvars, outs, strict=True) if k & PARAMS)
+                movable.update(eqn.outvars if any(k & PARAMS for k in outs) else ())
             kind.update(zip(eqn.outvars, outs, strict=True))
         staying = [eqn for eqn in body.eqns if not any(v in movable for v in eqn.outvars)]
         used = [v for eqn in staying for v in eqn.invars] + list(body.outvars)
