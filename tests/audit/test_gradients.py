@@ -55,6 +55,7 @@ def found(run: jaxdp.DPSGD = RUN, seed: int = 0, claimed: jaxdp.DPSGD = RUN) -> 
     return by_ratio, by_spread
 
 
+@pytest.mark.slow
 def test_the_model_is_trained_as_without_canaries_and_each_canary_has_its_own_direction() -> None:
     run = dataclasses.replace(RUN, num_examples=N + 40, expected_batch_size=N + 40.0, steps=2, noise_multiplier=1e-6)
     planted = problem(run, optimizer=optax.sgd(0.1))

@@ -87,6 +87,7 @@ def test_a_run_over_a_source_is_the_run_over_arrays(name: str) -> None:
     assert read.ledger == in_memory.ledger
 
 
+@pytest.mark.slow
 def test_a_draw_of_several_blocks_of_several_microbatches_is_added_up_in_the_order_of_arrays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -111,6 +111,7 @@ def test_one_record_moves_no_score_by_more_than_one(seed: int, cells: int, queri
     np.testing.assert_array_equal(first, matrix[:, ::-1] @ counts[::-1])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(
     st.sampled_from([(1,), (3,), (2, 4), (2, 1, 3)]),
