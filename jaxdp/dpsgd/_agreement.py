@@ -7,7 +7,6 @@ processes hold the same part of.
 """
 
 import hashlib
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from .._processes import agree, versions
 from .._spread import is_key
+from ._state import in_same_words
 
 
 def agree_on_step(run: Any, state: Any, data: Any, shared: Any, program: str) -> None:
@@ -31,8 +31,7 @@ def agree_on_step(run: Any, state: Any, data: Any, shared: Any, program: str) ->
     Raises:
         UsageError: in every process, naming what differs and where.
     """
-    described = re.sub(r" at 0x[0-9a-f]+", "", repr(run))  # a function's place in this process
-    facts: dict[str, bytes | str] = {"the run's description": described, "the program of a step": program}
+    facts: dict[str, bytes | str] = {"the run's description": in_same_words(run), "the program of a step": program}
     facts |= versions()
     facts["the ledger of what was spent before"] = repr(state.spent_before)
     for name, tree in {"state": state, "data": data, "shared": shared}.items():

@@ -84,14 +84,14 @@ class TrainState(NamedTuple):
 
 def as_accounted(run: Any, spent_before: Ledger) -> UInt32[np.ndarray, "2 8"]:
     """`TrainState.accounted`, the same in every process."""
-    of_run = {field.name: _told(getattr(run, field.name)) for field in fields(run) if field.compare}
-    hashes = [hashlib.sha256(_told(told).encode()).digest() for told in (of_run, spent_before.to_dict())]
+    of_run = {field.name: in_same_words(getattr(run, field.name)) for field in fields(run) if field.compare}
+    hashes = [hashlib.sha256(in_same_words(told).encode()).digest() for told in (of_run, spent_before.to_dict())]
     return np.frombuffer(b"".join(hashes), ">u4").astype(np.uint32).reshape(2, 8)
 
 
 def check_accounted(state: TrainState, run: Run) -> None:
     """Refuse a state whose steps were made under another run, or after another ledger, than it says now."""
-    if state.accounted is None:
+    if np.shape(state.accounted) != (2, 8):  # None among others
         raise UsageError("the state doesn't say what it is accounted as: begin with state = step.init(params, key)")
     of_run, of_ledger = np.asarray(state.accounted) == as_accounted(run, state.spent_before)
     if not of_run.all():
@@ -108,7 +108,7 @@ def check_accounted(state: TrainState, run: Run) -> None:
         )
 
 
-def _told(value: Any) -> str:
+def in_same_words(value: Any) -> str:
     """In words that are the same for equal numbers, and in every process."""
     if isinstance(value, Real) and not isinstance(value, bool):
         return repr(float(value))

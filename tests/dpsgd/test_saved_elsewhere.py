@@ -81,6 +81,8 @@ def test_a_run_begins_after_what_was_spent() -> None:
 def test_a_state_that_does_not_say_what_it_is_accounted_as_is_refused() -> None:
     with pytest.raises(jaxdp.UsageError, match="doesn't say what it is accounted as"):
         step_of(RUN)(init(RUN)._replace(accounted=None), DATA)
+    with pytest.raises(jaxdp.UsageError, match="doesn't say what it is accounted as"):
+        step_of(RUN)(init(RUN)._replace(accounted=jnp.zeros(3, jnp.uint32)), DATA)
 
 
 def test_numbers_that_are_equal_are_the_same_run_and_so_is_the_same_run_in_another_process() -> None:
