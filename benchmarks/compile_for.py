@@ -28,6 +28,8 @@ def main(target: Target, name: str, methods: list[str], only: list[str], optimiz
     from programs import private_step, programs_of
     from workloads import WORKLOADS
 
+    from jaxdp._platform import compiling_for
+
     device = jax.devices()[0] if here else _device(target)
     with jax.default_device(jax.devices("cpu")[0]):
         workload = WORKLOADS[name](_SIZES[name]) if name in _SIZES else WORKLOADS[name]()
@@ -47,12 +49,10 @@ def main(target: Target, name: str, methods: list[str], only: list[str], optimiz
         figures["compiler"] = compiler_of(target)
         try:
             start = time.perf_counter()
-            compiled = (
-                jax.jit(alone, out_shardings=sharding)
-                .trace(*shapes)
-                .lower(lowering_platforms=(target.platform,))
-                .compile()
-            )
+            with compiling_for(target.device):
+                traced = jax.jit(alone, out_shardings=sharding).trace(*shapes)
+                lowered = traced.lower(lowering_platforms=(target.platform,))
+            compiled = lowered.compile()
             figures |= {"compile_seconds": time.perf_counter() - start} | _figures(compiled, target)
             if here:
                 figures["milliseconds"] = _timed(compiled, jax.device_put((workload.params, workload.batch), device))

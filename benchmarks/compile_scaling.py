@@ -26,6 +26,8 @@ def main(
     from meshes import LAYOUTS, Steps
     from workloads import WORKLOADS
 
+    from jaxdp._platform import compiling_for
+
     with jax.default_device(jax.devices("cpu")[0]):
         workload = WORKLOADS[name](2)
     steps = Steps(workload, _mesh(topology), LAYOUTS[layout], num_examples, batch_size, target.precision, by_rows)
@@ -35,7 +37,9 @@ def main(
         figures |= {"by_rows": by_rows, "program": program, "compiler": compiler_of(target)}
         start = time.perf_counter()
         try:
-            compiled = traced().lower(lowering_platforms=(target.platform,)).compile()
+            with compiling_for(target.device):
+                lowered = traced().lower(lowering_platforms=(target.platform,))
+            compiled = lowered.compile()
             figures |= {"compile_seconds": time.perf_counter() - start} | _figures(compiled, target)
         except jax.errors.JaxRuntimeError as error:  # such as too little memory, which the compiler's words say
             figures["problem"] = str(error).strip().splitlines()[0][:300]

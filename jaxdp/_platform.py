@@ -1,11 +1,14 @@
 """What is chosen by the kind of device, in one table, with what each figure rests on.
 
 The kind is that of the device that JAX computes on by default where a function is traced: `jax.default_device`, as
-`jaxdp train --device` sets it, before the backend that the process happens to have. What is compiled for a device that isn't
-there says what it wants itself: `precision=` and `microbatch_size=` come before the table.
+`jaxdp train --device` sets it, before the backend that the process happens to have. What is traced here for a device that isn't
+there is traced within `compiling_for`; `precision=` and `microbatch_size=` come before the table.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -64,11 +67,22 @@ TPU = Platform(
     steps_per_call=64,
 )
 _PLATFORMS = {"cpu": CPU, "tpu": TPU}
+_elsewhere: ContextVar[str | None] = ContextVar("elsewhere", default=None)
 
 
 def default_platform() -> Platform:
     """Of the device that JAX computes on by default; what is no CPU and no TPU counts as a GPU."""
-    return _PLATFORMS.get(default_device().platform, GPU)
+    return _PLATFORMS.get(_elsewhere.get() or default_device().platform, GPU)
+
+
+@contextmanager
+def compiling_for(kind: str) -> Iterator[None]:
+    """Trace what will be compiled for a kind of device that isn't here, as "tpu"."""
+    token = _elsewhere.set(kind)
+    try:
+        yield
+    finally:
+        _elsewhere.reset(token)
 
 
 def compiler_options() -> dict[str, int]:

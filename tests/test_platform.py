@@ -11,7 +11,7 @@ import pytest
 
 import jaxdp
 from jaxdp import _platform
-from jaxdp._platform import CPU, GPU, TPU, compiler_options, default_platform, is_known_to_compiler
+from jaxdp._platform import CPU, GPU, TPU, compiler_options, compiling_for, default_platform, is_known_to_compiler
 from jaxdp.clipping._reducer import usual_microbatch_size
 from jaxdp.runs._loop import steps_per_call
 
@@ -31,6 +31,19 @@ def test_a_default_device_comes_before_the_backend(monkeypatch: pytest.MonkeyPat
         assert default_platform() is CPU
     on(monkeypatch, "gpu")
     assert default_platform() is GPU
+
+
+def test_what_is_traced_for_a_device_that_is_not_there_is_traced_as_on_it() -> None:
+    grad_fn = jaxdp.clipped_grad(lambda w, x: jnp.sum(jnp.sin(x @ w)), clip_norm=1.0)
+    program = lambda: str(jax.jit(lambda w, x: grad_fn(w, x).grads).trace(jnp.ones((5, 4)), jnp.ones((8, 3, 5))).jaxpr)
+    here = program()
+    with compiling_for("tpu"):
+        assert default_platform() is TPU
+        there = program()
+    assert "bf16" in there
+    assert "bf16" not in here
+    assert default_platform() is CPU
+    assert program() == here
 
 
 def test_what_runs_often_is_compiled_for_wide_vectors_where_that_is_known_and_nobody_says_otherwise(
