@@ -99,7 +99,7 @@ class ClippedGrad:
             )
         mask = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
         batch = jax.tree.map(jnp.asarray, batch)
-        check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)
+        check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng, self.num_examples)
         loss = self.trace(params, batch, shared, None if rng is None else example_keys(rng, 1))
         microbatch_size = self.usual_microbatch_size(loss, params, size)
 
@@ -140,7 +140,7 @@ class ClippedGrad:
         check_params(params)
         shared = self.check_shared(shared, check_batch(batch))
         batch = jax.tree.map(jnp.asarray, batch)
-        check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng)
+        check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng, self.num_examples)
         keys = None if rng is None else example_keys(rng, 1)
         return explain(self._trace(params, batch, shared, keys).plan, params)
 

@@ -221,7 +221,8 @@ class Summing:
 
     def _checked(self, params: Params, data: Any, shared: tuple[Any, ...], rng: Any) -> Traced | None:
         """The loss, traced, once it is seen that it can be clipped."""
-        check_loss(self.grad_fn.loss_fn, self.grad_fn.has_aux, params, data, shared, rng)
+        grad_fn = self.grad_fn
+        check_loss(grad_fn.loss_fn, grad_fn.has_aux, params, data, shared, rng, grad_fn.num_examples)
         return self._trace(params, data, shared, rng)
 
     def _size(self, loss: Traced | None, params: Params, positions: int) -> int:

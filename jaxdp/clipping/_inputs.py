@@ -1,7 +1,7 @@
 """Checks of the arguments of a gradient function, before anything is compiled."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Int, Key
 from .. import _checks
 from .._errors import UsageError
 from .._types import Batch, Example, LossFn, Params
+from ..jaxprs._jaxpr import Jaxpr, Literal, parts_of, subjaxprs
 from ..noise._keys import Domain, own_key
 from ._static import unmake_static
 
@@ -77,14 +78,17 @@ def check_loss(
     batch: Batch,
     shared: tuple[Any, ...],
     rng: Key[Array, ""] | None,
+    num_examples: int | None = None,
 ) -> None:
-    """Refuse a loss that has effects, or doesn't return one floating-point scalar for one example (and a key, with `rng`)."""
+    """Refuse a loss that has effects, or doesn't return one floating-point scalar for one example (and a key, with `rng`).
 
+    Where a run says how many records it is of, refuse one that closes over an array of so many rows, too.
+    """
     if rng is not None:
         _checks.key(rng, "rng")
     _check_call(loss_fn, params, batch, shared, {} if rng is None else {"rng": rng})
 
-    def one_example(params: Params, example: Example, key: Any) -> Any:
+    def one_example(params: Params, example: Example, key: Any, shared: Any) -> Any:
         out = loss_of_example(loss_fn, params, example, key, shared)
         _checks.numbers_alone(
             "what the loss returned", out, "return a floating-point scalar (and, with has_aux=True, arrays)"
@@ -93,12 +97,14 @@ def check_loss(
 
     first = shapes_of_row(batch)
     key = None if rng is None else jax.ShapeDtypeStruct(rng.shape, rng.dtype)
-    jaxpr, out = jax.make_jaxpr(one_example, return_shape=True)(params, first, key)
+    jaxpr, out = jax.make_jaxpr(one_example, return_shape=True)(params, first, key, shared)
     if jaxpr.effects:
         raise UsageError(
             f"the loss has effects ({', '.join(sorted(map(str, jaxpr.effects)))}): a callback or print would run on private "
             "data, an unknown number of times; return the value as auxiliary data instead (has_aux=True)"
         )
+    if num_examples is not None and num_examples > 1:
+        _refuse_closed_over_rows(jaxpr, num_examples)
     if has_aux:
         if not (isinstance(out, tuple) and len(out) == 2):
             raise UsageError(f"with has_aux=True the loss must return (loss, aux); it returned {type(out).__name__}")
@@ -112,6 +118,27 @@ def check_loss(
             f"{getattr(out, 'dtype', None)}: the function sees one example without a batch axis, so reduce to a scalar "
             "(with jnp.sum or jnp.mean) within the example"
         )
+
+
+def _refuse_closed_over_rows(jaxpr: Jaxpr, num_examples: int) -> None:
+    for value in _closed_over(jaxpr):
+        if num_examples in jnp.shape(value):
+            raise UsageError(
+                f"the loss closes over an array of shape {jnp.shape(value)}, and {num_examples} is the run's num_examples: if it "
+                "is made of the records, every example's gradient depends on all of them, and no clip norm bounds what one "
+                "moves. Rows belong into the data; hand over what isn't of the records, such as frozen weights, behind the "
+                "data, as jaxdp.Shared(value): the loss gets it after the example"
+            )
+
+
+def _closed_over(jaxpr: Jaxpr) -> Iterator[Any]:
+    """The constants of a jaxpr and of those within it."""
+    parts = parts_of(jaxpr)
+    yield from parts.consts
+    for eqn in parts.eqns:
+        yield from (v.val for v in eqn.invars if isinstance(v, Literal))
+        for inner in subjaxprs(eqn):
+            yield from _closed_over(inner)
 
 
 def _check_call(

@@ -134,7 +134,7 @@ class _Check:
         self._leaves, self._structure = jax.tree.flatten(data)
         batch = self._draw(_FLOATS[0], [2] * len(self._leaves))
         if before is None:
-            check_loss(grad_fn.loss_fn, grad_fn.has_aux, params, batch, shared, key)
+            check_loss(grad_fn.loss_fn, grad_fn.has_aux, params, batch, shared, key, grad_fn.num_examples)
         self._loss = grad_fn.trace(params, batch, shared, self._keys())
         narrowest = 2.0**-23 if default_platform().products_are_float32 else 2.0**-10
         of_params = [float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(params)]

@@ -1,6 +1,7 @@
 """What follows the batch: shared where it is said or can't be mistaken, refused where it may be the batch's labels."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -54,6 +55,44 @@ def test_labels_after_the_batch_are_refused_and_would_have_moved_the_sum_by_more
 def test_every_way_in_refuses_labels_after_the_batch(call: Callable[..., Any]) -> None:
     with pytest.raises(jaxdp.UsageError, match=r"8 is the (batch's size|run's num_examples).*\(X, Y\)"):
         call(jnp.float32(1), jnp.ones((8, 2)), np.arange(8))
+
+
+SEEN = np.arange(8, dtype=np.float32)
+
+
+@pytest.mark.parametrize("method", ["auto", "ghost", "vmap"])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda w, x: w * jnp.sum(x) * jnp.sum(jnp.asarray(SEEN)),
+        lambda w, x: w * jnp.sum(SEEN * x[0]),
+        jax.jit(lambda w, x: w * jnp.sum(x) * jnp.max(jnp.asarray(SEEN))),
+        lambda w, x: jax.lax.fori_loop(0, 2, lambda i, total: total + jnp.asarray(SEEN)[i] * w * jnp.sum(x), 0.0),
+        lambda w, x: jax.lax.cond(x[0] > 0, lambda: w * jnp.asarray(SEEN)[1], lambda: w),
+    ],
+    ids=["itself", "in NumPy", "in a jit", "in a loop", "in a branch"],
+)
+def test_an_array_with_a_row_for_each_record_that_a_runs_loss_closes_over_is_refused(loss: Any, method: str) -> None:
+    w, x = jnp.float32(1), jnp.ones((8, 2))
+    clipped = replace(a_run().clipped_grad(loss), method=method)
+    with pytest.raises(
+        jaxdp.UsageError, match=r"closes over an array of shape \(8,.*8 is the run's num_examples.*Shared"
+    ):
+        clipped(w, x[:3], mask=np.ones(3, bool))
+    jaxdp.clipped_grad(loss, clip_norm=1.0, method=method)(w, x)  # of no run: as many rows by chance
+
+
+def test_a_step_refuses_it_and_takes_it_as_shared() -> None:
+    w, x = jnp.float32(1), jnp.ones((8, 2))
+    seen = jnp.asarray(SEEN)
+    closing = lambda self_check: a_run().make_step(
+        lambda w, x: w * jnp.sum(x) * jnp.sum(seen), optax.sgd(0.1), self_check=self_check
+    )
+    for step in map(closing, (True, False)):
+        with pytest.raises(jaxdp.UsageError, match="the loss closes over an array"):
+            step(step.init(w, jax.random.key(0)), x)
+    step = a_run().make_step(lambda w, x, seen: w * jnp.sum(x) * jnp.sum(seen), optax.sgd(0.1))
+    step(step.init(w, jax.random.key(0)), x, jaxdp.Shared(seen))
 
 
 def a_run() -> jaxdp.DPSGD:
