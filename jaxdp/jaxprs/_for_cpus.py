@@ -102,6 +102,11 @@ def _spread(jaxpr: JaxprParts, given: Iterable[Var]) -> set[Var]:
         larger = eqn.primitive is BROADCAST and eqn.outvars[0].aval.size > eqn.invars[0].aval.size
         if larger or (read and all(_among(found, v) for v in read)):
             found.update(eqn.outvars)
+        for body in subjaxprs(eqn):
+            inside, outs = parts_of(body), parts_of(body).outvars
+            within = _spread(inside, _spread_inside(eqn, body, [_among(found, v) for v in eqn.invars]))
+            if len(outs) == len(eqn.outvars):
+                found.update(out for out, v in zip(eqn.outvars, outs, strict=True) if v in within)
     return found
 
 

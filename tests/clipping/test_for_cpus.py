@@ -45,6 +45,13 @@ def in_a_branch(scale: Any, x: Any) -> Any:
     return jax.lax.cond(x[0, 0] > 9, lambda s: jnp.sum(s), lambda s: jnp.sum(((x * s[None]) @ matrix) ** 2), scale)
 
 
+def in_a_branch_that_is_always_taken(scale: Any, x: Any) -> Any:
+    """The matrix is made in the branch, and leaves it for the gradient's."""
+    matrix = lambda: jnp.full((len(scale), 8), 0.01)
+    taken = lambda s, x: jnp.sum(((x * s[None]) @ matrix()) ** 2)
+    return jax.lax.cond(jnp.array(True), taken, lambda s, x: jnp.sum(s) * x[0, 0], scale, x)
+
+
 def of_each_example(w: Any, x: Any) -> Any:
     """A matrix of one number of the example's own."""
     return jnp.sum((x @ jnp.broadcast_to(x[0, 0], (x.shape[1], len(w)))) @ w)
@@ -71,7 +78,8 @@ def of_examples(w: Any, x: Any) -> Any:
 def weights(loss: Callable[..., Any], inputs: int, outputs: int) -> Any:
     return (
         jnp.ones(inputs)
-        if loss in (scaled, in_a_loop, in_another_loop, in_a_branch, convolved, *HIDDEN)
+        if loss
+        in (scaled, in_a_loop, in_another_loop, in_a_branch, in_a_branch_that_is_always_taken, convolved, *HIDDEN)
         else jnp.zeros((inputs, outputs))
     )
 
@@ -147,7 +155,18 @@ HIDDEN = [
     rematerialised,
 ]
 
-LOSSES = (mixed, scaled, in_a_loop, in_another_loop, in_a_branch, of_each_example, of_columns, convolved, of_examples)
+LOSSES = (
+    mixed,
+    scaled,
+    in_a_loop,
+    in_another_loop,
+    in_a_branch,
+    in_a_branch_that_is_always_taken,
+    of_each_example,
+    of_columns,
+    convolved,
+    of_examples,
+)
 
 
 @pytest.mark.parametrize("method", ["ghost", pytest.param("vmap", marks=pytest.mark.slow)])
