@@ -386,6 +386,12 @@ def test_predictions_of_others_are_labelled_and_analysed_from_npy_and_csv_alike(
     assert found[0] == found[1]
     of_all = [str(tmp_path / "p.npy"), "--num-classes", "10", "--aggregator", "gnmax", "--labels", labels]
     assert "answers all" in refused(["pate", "analyze", *of_all], capsys)
+    others = [*arguments, "--labels", labels, "--sigma", "60"]
+    said = refused(["pate", "analyze", *others], capsys)
+    assert said.index("noise of 60 ") < said.index("noise of 6 ") < said.index("pate label")
+    fewer = [str(tmp_path / "fewer.npy"), *arguments[1:], "--labels", labels]
+    np.save(tmp_path / "fewer.npy", predictions[:-1])
+    assert "would cost otherwise" in refused(["pate", "analyze", *fewer], capsys)
 
 
 def test_what_a_user_got_wrong_is_told(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

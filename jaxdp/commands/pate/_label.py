@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
@@ -20,6 +21,8 @@ from ._plots import plot_epsilon
 from ._predictions import read_labels, read_predictions
 from ._release import all_figures, analysis, publish, release, write
 from ._report import epsilon_table
+
+_STATED = "Mechanism: "  # how the part of a statement begins that says it
 
 
 def label(options: LabelOptions, console: Console | None = None) -> None:
@@ -101,6 +104,9 @@ def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> Non
         )
     votes = np.asarray(vote_counts(predictions[:, asked], options.num_classes))
     report = analysis(votes, mechanism, answered, options.delta)
+    in_words = report.mechanism.in_words(teachers=report.teachers, asked=report.asked, answered=report.answered)
+    if options.labels is not None:
+        _check_stated(options.labels, in_words)
     figures = all_figures(report)
     if options.plot is not None:
         plot_epsilon(report, answered, options.plot)
@@ -108,4 +114,22 @@ def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> Non
         json.dump(figures, sys.stdout, indent=2)
         print()
         return
-    (console or Console()).print(epsilon_table(figures))
+    console = console or Console()
+    say(console, f"if labelled so: {in_words}")
+    console.print(epsilon_table(figures))
+
+
+def _check_stated(labels: Path, in_words: str) -> None:
+    """Refuse options that aren't what the statement beside the labels says of them."""
+    path = labels.with_name("statement.json")
+    if not path.exists():
+        return
+    stated = next(
+        (part for part in json.loads(path.read_text())["statement"].split("\n\n") if part.startswith(_STATED)), ""
+    )
+    if stated != _STATED + in_words:
+        raise UsageError(
+            f"--labels={labels} were made otherwise than these options and predictions say, and would cost otherwise. They say: "
+            f"{in_words} And {path.name} beside it: {stated.removeprefix(_STATED)} Give the predictions and the options of "
+            "`jaxdp pate label`"
+        )
