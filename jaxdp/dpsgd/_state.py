@@ -2,11 +2,13 @@
 
 import hashlib
 import re
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int32, Key, UInt32
 
@@ -84,8 +86,10 @@ class TrainState(NamedTuple):
 
 def as_accounted(run: Any, spent_before: Ledger) -> UInt32[np.ndarray, "2 8"]:
     """`TrainState.accounted`, the same in every process."""
-    of_run = {field.name: in_same_words(getattr(run, field.name)) for field in fields(run) if field.compare}
-    hashes = [hashlib.sha256(in_same_words(told).encode()).digest() for told in (of_run, spent_before.to_dict())]
+    costs = (
+        run.ledger(run.steps).to_dict() if run.noise_multiplier > 0 else None
+    )  # whatever its parts show of themselves
+    hashes = [hashlib.sha256(in_same_words(told).encode()).digest() for told in ((run, costs), spent_before.to_dict())]
     return np.frombuffer(b"".join(hashes), ">u4").astype(np.uint32).reshape(2, 8)
 
 
@@ -106,13 +110,36 @@ def check_accounted(state: TrainState, run: Run) -> None:
             "state.spent_before.to_dict() beside them, and read them into step.init(params, key, "
             "spent_before=jaxdp.accounting.Ledger.from_dict(kept))"
         )
+    drawn = getattr(state.noise_state, "step", None)  # no noise has to count
+    if isinstance(drawn, jax.Array) and not drawn.is_deleted() and int(np.asarray(drawn)) > state.step:
+        raise UsageError(
+            f"state.step={state.step}, and the state's noise was drawn for {int(np.asarray(drawn))} steps: a plain number isn't "
+            "among the arrays, and steps would be accounted as fewer and their draws repeated. Keep it beside them, and set it "
+            "with state._replace(step=kept)"
+        )
+
+
+def _in_same_words(value: Any) -> Any:
+    """Lists and dictionaries of strings and numbers, each number as a float."""
+    if is_dataclass(value) and not isinstance(value, type):
+        compared = {field.name: _in_same_words(getattr(value, field.name)) for field in fields(value) if field.compare}
+        return [type(value).__qualname__, compared]
+    if isinstance(value, Mapping):
+        return sorted(([in_same_words(key), _in_same_words(part)] for key, part in value.items()), key=repr)
+    if isinstance(value, set | frozenset):
+        return sorted((_in_same_words(part) for part in value), key=repr)
+    if isinstance(value, tuple | list):
+        return [_in_same_words(part) for part in value]
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, np.ndarray | jax.Array) and not jnp.issubdtype(value.dtype, jax.dtypes.extended):
+        return [str(value.dtype), np.asarray(value).tolist()]
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # a function's place in a process
 
 
 def in_same_words(value: Any) -> str:
-    """In words that are the same for equal numbers, and in every process."""
-    if isinstance(value, Real) and not isinstance(value, bool):
-        return repr(float(value))
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))  # a function's place in a process
+    """In words that are the same for equal values, and in every process."""
+    return repr(_in_same_words(value))
 
 
 class StepMetrics(NamedTuple):

@@ -65,7 +65,7 @@ class PrivateStep:
         self._checks_itself = self_check
         self._checked: set[Any] = set()
         self._agreed: set[Any] = set()  # programs that all processes have
-        self._accounted: tuple[Any, Ledger] | None = None  # of the last state
+        self._accounted: tuple[Any, ...] = ()  # of the last state
         self._held: list[Any] = []  # what the last step left, to see whether the next goes on from there
         self._from_source = FromSource(run, self._grad_fn, self._update, takes_rng=self._takes_rng)
 
@@ -132,9 +132,7 @@ class PrivateStep:
         if state.run is None:
             raise UsageError("continue_from: the state is of no run; begin with step.init(params, key)")
         _checks.key(key)
-        like = jax.eval_shape(self._optimizer.init, state.params)
-        if jax.tree.structure(like) != jax.tree.structure(state.opt_state):
-            raise UsageError("continue_from: the state is of another optimizer: make the step with the same one")
+        self._check_optimizer(state)
         spent = state.ledger
         own = jax.random.fold_in(own_key(key, Domain.NEXT_RUN), len(spent.entries))
         fresh = RunKeys.split_from(own)
@@ -210,6 +208,10 @@ class PrivateStep:
                 f"data has {size} examples and the run was described with num_examples={self.run.num_examples}: its "
                 "sampling rate, and so its epsilon, would be false; describe the run with the number of examples it trains on"
             )
+        most = getattr(self.run, "records_per_user", None)
+        if most is not None:
+            of_one = isinstance(data, Source)
+            _check_users(data.like if of_one else data, (most,) if of_one else (size, most))
         shared = self._grad_fn.check_shared(shared, None, "step(state, (X, Y))")
         arrays = () if isinstance(data, Source) else data
         check_mesh_that_is_set({"state": state, "data": arrays})
@@ -230,7 +232,9 @@ class PrivateStep:
         changed = {"params": params, "opt_state": opt_state, "rule_state": rule_state, "noise_state": noise_state}
         if spread is not None and spread.processes > 1:
             self._held = jax.tree.leaves((carry, state.keys, arrays))
-        return state._replace(**changed, step=made), metrics
+        after = state._replace(**changed, step=made)
+        self._accounted = _accounted(after)
+        return after, metrics
 
     def _over_arrays(
         self, state: TrainState, carry: Any, data: Any, shared: Any, spread: Spread | None, num_steps: int
@@ -261,10 +265,18 @@ class PrivateStep:
 
     def _check_accounted(self, state: TrainState) -> None:
         """That the state is of what it says, unless it goes on from the last one that was."""
-        is_now = state.accounted, state.spent_before
-        if self._accounted is None or any(map(operator.is_not, is_now, self._accounted)):
+        is_now = _accounted(state)
+        if len(is_now) != len(self._accounted) or any(map(operator.is_not, is_now, self._accounted)):
             check_accounted(state, self.run)
-            self._accounted = is_now
+            self._check_optimizer(state)
+
+    def _check_optimizer(self, state: TrainState) -> None:
+        like = jax.eval_shape(self._optimizer.init, state.params)
+        if jax.tree.structure(like) != jax.tree.structure(state.opt_state):
+            raise UsageError(
+                "the state is of another optimizer: make the step with the same one. A learning rate that will change is a "
+                "schedule from the start, or one of optax.inject_hyperparams"
+            )
 
     def _agree(
         self,
@@ -366,6 +378,22 @@ def _check_state(state: Any, name: str) -> None:
                 "before"
             )
     _checks.step(f"{name}: state.step", state.step)
+
+
+def _check_users(data: Any, shape: tuple[int, ...]) -> None:
+    """Refuse data that aren't users' records with their mask of this shape, whose last axis is of a user's records."""
+    pair = data if isinstance(data, tuple) and len(data) == 2 else (None, None)
+    if getattr(pair[1], "shape", None) != shape or getattr(pair[1], "dtype", None) != np.bool_:
+        raise UsageError(
+            f"the run is of users with at most records_per_user={shape[-1]} records each, and the data aren't (records, mask) "
+            f"with a mask of bools {shape}: a record would be taken for a user. Give what jaxdp.data.group_by_user gives, and "
+            "wrap the loss of a record in jaxdp.data.loss_of_user"
+        )
+
+
+def _accounted(state: TrainState) -> tuple[Any, ...]:
+    """What tells how a state is accounted: the same objects again in a state that goes on from the one before."""
+    return state.accounted, state.spent_before, state.step, getattr(state.noise_state, "step", None)
 
 
 def _shapes(data: Any) -> Any:

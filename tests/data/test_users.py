@@ -69,6 +69,15 @@ def test_a_run_over_users_trains() -> None:
     state = step.init(jnp.zeros(2), jax.random.key(0))
     state, _ = step(state, (jnp.asarray(grouped), jnp.asarray(mask)))
     assert np.isfinite(state.params).all()
+    for wrong in (
+        jnp.ones((3, 2)),
+        (jnp.asarray(grouped), jnp.ones(3, bool)),
+        (jnp.asarray(grouped), jnp.ones((3, 3), bool)),
+        (jnp.asarray(mask), jnp.asarray(grouped)),
+        (jnp.asarray(grouped), jnp.ones((3, 2))),
+    ):
+        with pytest.raises(jaxdp.UsageError, match=r"a record would be taken for a user.*group_by_user.*loss_of_user"):
+            step(state, wrong)
 
 
 def test_records_and_users_of_different_numbers_are_refused() -> None:

@@ -1,5 +1,6 @@
 """A state that orbax has kept has the run and the ledger of the state that it is read into: its own, or it is refused."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from orbax import checkpoint as ocp
 
 import jaxdp
 from jaxdp.accounting import Ledger
+from jaxdp.clipping import PerGroup, Quantile
 from jaxdp.dpsgd._state import as_accounted
+from jaxdp.noise import Gaussian
 
 RUN = jaxdp.DPSGD(num_examples=40, expected_batch_size=8, steps=6, clip_norm=1.0, noise_multiplier=1.0)
 QUIETER = jaxdp.DPSGD(num_examples=40, expected_batch_size=8, steps=6, clip_norm=1.0, noise_multiplier=2.0)
@@ -106,3 +109,64 @@ def test_numbers_that_are_equal_are_the_same_run_and_so_is_the_same_run_in_anoth
     )
     (end,) = together([["-c", code]])
     assert end.out.splitlines()[-1:] == [str(as_accounted(RUN, ledger).tolist())], end.err
+
+
+def test_steps_that_were_made_are_not_made_again_by_a_checkpoint_of_arrays_alone() -> None:
+    state, _ = step_of(RUN).many(init(RUN), DATA, num_steps=6)
+    arrays = [leaf if isinstance(leaf, jax.Array) else None for leaf in jax.tree.leaves(state)]
+    like = init(RUN)  # where what is no array comes from: the number of steps
+    leaves = [old if kept is None else kept for kept, old in zip(arrays, jax.tree.leaves(like), strict=True)]
+    read = jax.tree.structure(like).unflatten(leaves)
+    for use in (lambda: step_of(RUN)(read, DATA), lambda: read.ledger):
+        with pytest.raises(jaxdp.UsageError, match=r"state.step=0, and the state's noise was drawn for 6 steps"):
+            use()
+    assert read._replace(step=6).ledger == state.ledger
+
+
+def test_a_step_refuses_its_own_state_with_fewer_steps() -> None:
+    step = step_of(RUN)
+    state, _ = step.many(init(RUN), DATA, num_steps=3)
+    with pytest.raises(jaxdp.UsageError, match="drawn for 3 steps"):
+        step(state._replace(step=1), DATA)
+    step(state, DATA)
+
+
+of_quantile = lambda quantile, rate: Quantile(quantile=quantile, learning_rate=rate, count_noise=3.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "equal", "other"),
+    [
+        (of_quantile(0.5, 0.2), of_quantile(np.float64(0.5), 0.2), of_quantile(0.6, 0.2)),
+        (of_quantile(0.5, 1), of_quantile(0.5, 1.0), of_quantile(0.5, 0.5)),
+        (
+            PerGroup(weights={"a": 1, "b": 2}),
+            PerGroup(weights={"b": 2.0, "a": 1.0}),
+            PerGroup(weights={"a": 1, "b": 3}),
+        ),
+    ],
+)
+def test_numbers_within_a_rule_are_compared_as_numbers(one: Any, equal: Any, other: Any) -> None:
+    words = [as_accounted(dataclasses.replace(RUN, rule=rule), Ledger())[0].tolist() for rule in (one, equal, other)]
+    assert words[0] == words[1] != words[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class Times(Gaussian):
+    """Gaussian noise by a factor that its repr doesn't tell."""
+
+    factor: float = dataclasses.field(default=1.0, repr=False)
+
+    def event(self, noise_multiplier: Any) -> Any:
+        return Gaussian().event(float(noise_multiplier) * self.factor)
+
+
+def test_runs_that_cost_otherwise_are_told_apart_whatever_their_parts_show() -> None:
+    weak, strong = (dataclasses.replace(RUN, noise=Times(factor=factor)) for factor in (0.5, 2.0))
+    assert as_accounted(weak, Ledger())[0].tolist() != as_accounted(strong, Ledger())[0].tolist()
+
+
+def test_a_state_of_another_optimizer_is_refused_by_name() -> None:
+    schedule = RUN.make_step(lambda w, x: jnp.sum((x - w) ** 2), optax.sgd(optax.cosine_decay_schedule(0.5, 6)))
+    with pytest.raises(jaxdp.UsageError, match=r"the state is of another optimizer: .*from the start"):
+        schedule(init(RUN), DATA)
