@@ -378,8 +378,8 @@ def one_weight_with_and_without_its_gradient() -> Problem:
 
 @model
 def low_rank_update_of_a_frozen_weight() -> Problem:
-    frozen = normal(20, 8, 6)
-    return of_weights(lambda p, x: square(x @ (frozen + p["a"] @ p["b"])), normal(9, 6, 3, 8), a=(8, 2), b=(2, 6))
+    frozen = normal(20, 8, 7)
+    return of_weights(lambda p, x: square(x @ (frozen + p["a"] @ p["b"])), normal(9, 6, 3, 8), a=(8, 2), b=(2, 7))
 
 
 @model

@@ -1,6 +1,7 @@
 """Checks of the arguments of a gradient function, before anything is compiled."""
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from jaxtyping import Array, Bool, Int, Key
 from .. import _checks
 from .._errors import UsageError
 from .._types import Batch, Example, LossFn, Params
-from ..jaxprs._jaxpr import Jaxpr, Literal, parts_of, subjaxprs
+from ..jaxprs._jaxpr import Eqn, Jaxpr, Literal, parts_of, subjaxprs
 from ..noise._keys import Domain, own_key
 from ._static import unmake_static
 
@@ -103,8 +104,6 @@ def check_loss(
             f"the loss has effects ({', '.join(sorted(map(str, jaxpr.effects)))}): a callback or print would run on private "
             "data, an unknown number of times; return the value as auxiliary data instead (has_aux=True)"
         )
-    if num_examples is not None and num_examples > 1:
-        _refuse_closed_over_rows(jaxpr, num_examples)
     if has_aux:
         if not (isinstance(out, tuple) and len(out) == 2):
             raise UsageError(f"with has_aux=True the loss must return (loss, aux); it returned {type(out).__name__}")
@@ -118,16 +117,50 @@ def check_loss(
             f"{getattr(out, 'dtype', None)}: the function sees one example without a batch axis, so reduce to a scalar "
             "(with jnp.sum or jnp.mean) within the example"
         )
+    programs = [jaxpr]
+    if any(
+        eqn.primitive.name.startswith("custom_") for eqn in _all_equations(jaxpr)
+    ):  # their rules are seen in gradients alone
+        gradient = jax.grad(one_example, has_aux=has_aux)
+        programs.append(jax.make_jaxpr(gradient)(params, first, key, shared))
+    for program in programs:
+        _refuse_callbacks(program)
+        if num_examples is not None and num_examples > 1:
+            _refuse_closed_over_rows(program, num_examples)
+
+
+def _all_equations(jaxpr: Jaxpr) -> Iterator[Eqn]:
+    """Those of a jaxpr and of those within it."""
+    for eqn in parts_of(jaxpr).eqns:
+        yield eqn
+        for inner in subjaxprs(eqn):
+            yield from _all_equations(inner)
+
+
+def _refuse_callbacks(jaxpr: Jaxpr) -> None:
+    """What Python is given of a whole batch can't be seen to keep its examples apart."""
+    for eqn in _all_equations(jaxpr):
+        if "callback" in eqn.primitive.name and eqn.params.get("vmap_method") != "sequential":
+            raise UsageError(
+                "the loss calls back into Python with several examples at once, and what it makes of them there can't be seen: "
+                "compute it with jax.numpy, or before, as a part of the data; jax.pure_callback(..., vmap_method='sequential') "
+                "gets one example at a time"
+            )
 
 
 def _refuse_closed_over_rows(jaxpr: Jaxpr, num_examples: int) -> None:
-    for value in _closed_over(jaxpr):
-        if num_examples in jnp.shape(value):
+    """One array of so many rows, or so many that are alike."""
+    closed_over = [*_closed_over(jaxpr)]
+    shapes = Counter((jnp.shape(value), str(value.dtype)) for value in closed_over if hasattr(value, "dtype"))
+    for value in closed_over:
+        shape = jnp.shape(value)
+        if num_examples in shape or (shape and shapes[shape, str(value.dtype)] >= num_examples):
+            what = "an array" if num_examples in shape else "as many arrays"
             raise UsageError(
-                f"the loss closes over an array of shape {jnp.shape(value)}, and {num_examples} is the run's num_examples: if it "
-                "is made of the records, every example's gradient depends on all of them, and no clip norm bounds what one "
-                "moves. Rows belong into the data; hand over what isn't of the records, such as frozen weights, behind the "
-                "data, as jaxdp.Shared(value): the loss gets it after the example"
+                f"the loss closes over {what} of shape {shape}, and {num_examples} is the run's num_examples: if it is made of "
+                "the records, every example's gradient depends on all of them, and no clip norm bounds what one moves. Rows "
+                "belong into the data; hand over what isn't of the records, such as frozen weights, behind the data, as "
+                "jaxdp.Shared(value): the loss gets it after the example"
             )
 
 

@@ -55,7 +55,14 @@ def per_example_grads(loss_fn: LossFn, *, has_aux: bool = False) -> Callable[...
 
 
 def per_example_values_and_grads(
-    loss_fn: LossFn, has_aux: bool, params: Params, batch: Batch, shared: tuple[Any, ...], keys: Any
+    loss_fn: LossFn,
+    has_aux: bool,
+    params: Params,
+    batch: Batch,
+    shared: tuple[Any, ...],
+    keys: Any,
+    *,
+    one_by_one: bool = False,
 ) -> tuple[Any, Any]:
     """(losses [B] or (losses, aux), gradients [B, ...]) of a checked batch; `keys` is None or one key an example."""
 
@@ -63,6 +70,8 @@ def per_example_values_and_grads(
         loss = lambda params: loss_of_example(loss_fn, params, example, key, shared)
         return jax.value_and_grad(loss, has_aux=has_aux)(params)
 
+    if one_by_one:
+        return jax.lax.map(lambda row: one_example(*row), (batch, keys))
     return jax.vmap(one_example)(batch, keys)
 
 

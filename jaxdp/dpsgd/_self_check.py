@@ -2,9 +2,9 @@
 
 Epsilon is true if no example moves the sum by more than the sensitivity, whatever the loss. That rests on rules for the
 primitives that a loss is made of. Here the rules of one loss are tried on that loss itself, at the shapes and types of the
-real data, but never on the data: example by example without clipping, each parameter's gradient must be that of `jax.vmap` of
-`jax.grad`; the norm must not be below that gradient's; and what the run's own clip rule lets through of a single example must
-not be longer than the sensitivity.
+real data, but never on the data: example by example without clipping, each parameter's gradient must be that of `jax.grad` of
+this example alone (a loss may have a batching rule of its own); the norm must not be below that gradient's; and what the run's
+own clip rule lets through of a single example must not be longer than the sensitivity.
 
 Random numbers may lie where a loss has no finite gradient (a label beyond the classes), which says nothing; others are
 then drawn. Two roundings of one gradient differ, the more so the worse conditioned it is: how much is measured, by moving
@@ -153,7 +153,8 @@ class _Check:
 
     def _plain_program(self, params: Params, batch: Batch, shared: Any) -> Any:
         fn, has_aux = self._grad_fn.loss_fn, self._grad_fn.has_aux
-        values, grads = per_example_values_and_grads(fn, has_aux, params, batch, shared, self._keys())
+        keys = self._keys()
+        values, grads = per_example_values_and_grads(fn, has_aux, params, batch, shared, keys, one_by_one=True)
         return values[0] if has_aux else values, grads
 
     def _clipped_program(self, grad_fn: ClippedGrad, batch: Batch) -> Callable[..., Any]:
@@ -177,6 +178,12 @@ class _Check:
             if oracle is None:
                 continue
             yield self._params, small, oracle
+            # What depends on several examples may be right for the sums of some.
+            negated = lambda leaf: -leaf if jnp.issubdtype(jnp.result_type(leaf), jnp.floating) else leaf
+            opposite = jax.tree.map(negated, small)
+            of_opposite = self._oracle(self._params, opposite)
+            if of_opposite is not None:
+                yield self._params, opposite, of_opposite
             wide = small
             for i, leaf in enumerate(self._leaves):
                 if not jnp.issubdtype(jnp.result_type(leaf), jnp.integer):

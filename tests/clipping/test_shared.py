@@ -60,6 +60,16 @@ def test_every_way_in_refuses_labels_after_the_batch(call: Callable[..., Any]) -
 SEEN = np.arange(8, dtype=np.float32)
 
 
+@jax.custom_vjp
+def by_a_rule(w: Any, x: Any) -> Any:
+    return w * jnp.sum(x)
+
+
+by_a_rule.defvjp(
+    lambda w, x: (by_a_rule(w, x), x), lambda x, g: (g * (jnp.sum(x) + jnp.sum(jnp.asarray(SEEN))), jnp.zeros_like(x))
+)
+
+
 @pytest.mark.parametrize("method", ["auto", "ghost", "vmap"])
 @pytest.mark.parametrize(
     "loss",
@@ -69,8 +79,9 @@ SEEN = np.arange(8, dtype=np.float32)
         jax.jit(lambda w, x: w * jnp.sum(x) * jnp.max(jnp.asarray(SEEN))),
         lambda w, x: jax.lax.fori_loop(0, 2, lambda i, total: total + jnp.asarray(SEEN)[i] * w * jnp.sum(x), 0.0),
         lambda w, x: jax.lax.cond(x[0] > 0, lambda: w * jnp.asarray(SEEN)[1], lambda: w),
+        by_a_rule,
     ],
-    ids=["itself", "in NumPy", "in a jit", "in a loop", "in a branch"],
+    ids=["itself", "in NumPy", "in a jit", "in a loop", "in a branch", "in a gradient's rule"],
 )
 def test_an_array_with_a_row_for_each_record_that_a_runs_loss_closes_over_is_refused(loss: Any, method: str) -> None:
     w, x = jnp.float32(1), jnp.ones((8, 2))
@@ -80,6 +91,16 @@ def test_an_array_with_a_row_for_each_record_that_a_runs_loss_closes_over_is_ref
     ):
         clipped(w, x[:3], mask=np.ones(3, bool))
     jaxdp.clipped_grad(loss, clip_norm=1.0, method=method)(w, x)  # of no run: as many rows by chance
+
+
+@pytest.mark.parametrize("container", [list, tuple, lambda rows: dict(enumerate(rows))])
+def test_rows_that_are_closed_over_one_by_one_are_refused(container: Callable[[Any], Any]) -> None:
+    rows = container([jnp.full(2, i) for i in range(8)])
+    loss = lambda w, x: w * jnp.sum(x + sum(jax.tree.leaves(rows)))
+    with pytest.raises(jaxdp.UsageError, match=r"closes over as many arrays of shape \(2,\), and 8 is"):
+        a_run().clipped_grad(loss)(jnp.float32(1), jnp.ones((3, 2)), mask=np.ones(3, bool))
+    fewer = lambda w, x: w * jnp.sum(x + rows[0] + rows[1])
+    a_run().clipped_grad(fewer)(jnp.float32(1), jnp.ones((3, 2)), mask=np.ones(3, bool))
 
 
 def test_a_step_refuses_it_and_takes_it_as_shared() -> None:

@@ -303,6 +303,39 @@ def test_the_check_is_made_once_for_each_kind_of_arguments(monkeypatch: pytest.M
     assert counts == [1, 1, 1, 1, 2, 2, 2, 2]
 
 
+@jax.custom_batching.custom_vmap
+def centred(x: Any) -> Any:
+    return x
+
+
+@centred.def_vmap
+def _(axis_size: int, in_batched: Any, x: Any) -> Any:
+    return x * jnp.sign(x.sum()), True
+
+
+def test_examples_that_see_each_other_by_a_batching_rule_are_refused() -> None:
+    data = jnp.asarray(np.random.default_rng(0).normal(size=(20, 3)), jnp.float32)
+    with pytest.raises(jaxdp.UsageError, match="self_check: on random examples"):
+        first_step(lambda p, x: jnp.tanh(p @ centred(x)), jnp.ones(3), data)
+
+
+@pytest.mark.parametrize("self_check", [True, False])
+def test_a_callback_that_sees_several_examples_is_refused(self_check: bool) -> None:
+    shape = jax.ShapeDtypeStruct((3,), jnp.float32)
+    host = lambda x: np.asarray(x) - np.mean(x)
+    loss = lambda p, x: p @ jax.pure_callback(host, shape, x, vmap_method="broadcast_all")
+    in_a_rule = jax.custom_vjp(lambda p, x: p @ x)
+    in_a_rule.defvjp(
+        lambda p, x: (p @ x, (p, x)),
+        lambda kept, g: (g * jax.pure_callback(host, shape, kept[1], vmap_method="broadcast_all"), g * kept[0]),
+    )
+    for each in (loss, in_a_rule):
+        run = jaxdp.DPSGD(num_examples=20, expected_batch_size=2, steps=9, clip_norm=1.0, noise_multiplier=1.0)
+        step = run.make_step(each, optax.sgd(0.1), self_check=self_check)
+        with pytest.raises(jaxdp.UsageError, match="the loss calls back into Python"):
+            step(step.init(jnp.ones(3), jax.random.key(0)), jnp.ones((20, 3)))
+
+
 def test_what_cannot_be_checked_is_refused_and_the_switch_is_named() -> None:
     loss = lambda w, x: jnp.sum(jnp.log(-1 - w * jnp.abs(x)))
     with pytest.raises(jaxdp.UsageError, match="no finite gradient on any random example.*self_check=False"):
