@@ -89,7 +89,9 @@ def read_columns(
     if len(set(ids)) != len(ids):
         again = next(name for i, name in enumerate(ids) if name in ids[:i])
         raise UsageError(
-            f"{path} has the id {again!r} twice in its first column, {header[0]}, by which records are known: put ids first"
+            f"{path} has the id {again!r} twice in its first column, {header[0]}, by which records are known: put ids first. "
+            "Several rows of one person are for jaxdp.data.group_by_user, in Python: with row numbers as ids, epsilon would be a "
+            "row's"
         )
     pairs = [
         (f"{name}={value}" if value else name, bool(value)) for name in names for value in categories.get(name, ("",))
@@ -160,6 +162,10 @@ def _coded(
     for i, cell in enumerate(cells):
         if cell not in known:
             declare = f"declare it by --categories {name}={','.join([*known, cell])}"
+            if not cell or "," in cell:
+                declare = (
+                    "write a word without a comma into the file, such as unknown for what is missing, and declare that"
+                )
             raise UsageError(
                 f"{path}, line {first_line + i}, column {name}: {cell!r} is not among those declared ({', '.join(known)}): "
                 f"{otherwise or declare}"

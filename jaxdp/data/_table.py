@@ -149,7 +149,7 @@ def declared_categories(declared: Sequence[str], columns: Sequence[str]) -> dict
     """Categories by column from "column=value,value", for those columns that are used.
 
     Raises:
-        UsageError: for text of another form, and for fewer than two values.
+        UsageError: for text of another form, for fewer than two values, an empty one, and a column that is given twice.
     """
     _checks.texts("declared", declared)
     _checks.texts("columns", columns)
@@ -158,6 +158,15 @@ def declared_categories(declared: Sequence[str], columns: Sequence[str]) -> dict
         name, equals, values = text.partition("=")
         if not equals or len(set(values.split(","))) < 2:
             raise UsageError(f"--categories {text!r} is not of the form column=value,value: such as sex=f,m")
+        if not all(each.strip() for each in values.split(",")):
+            raise UsageError(
+                f"--categories {text!r} has an empty category: write a word for what is missing into the file, such as unknown, "
+                "and declare that"
+            )
+        if name in found:
+            raise UsageError(
+                f"--categories declares the column {name} twice: give all its values in one, {name}=value,value"
+            )
         if name in columns:
             found[name] = tuple(each.strip() for each in values.split(","))
     return found

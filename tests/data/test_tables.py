@@ -184,6 +184,10 @@ def test_categories_are_declared_as_column_and_values() -> None:
     assert data.declared_categories(["sex=f,m", "other=a,b"], ["sex", "age"]) == {"sex": ("f", "m")}
     with pytest.raises(jaxdp.UsageError, match="column=value,value"):
         data.declared_categories(["sex"], ["sex"])
+    with pytest.raises(jaxdp.UsageError, match="has an empty category: write a word"):
+        data.declared_categories(["sex=f,m,"], ["sex"])
+    with pytest.raises(jaxdp.UsageError, match="declares the column sex twice"):
+        data.declared_categories(["sex=f,m", "sex=x,y"], ["sex"])
 
 
 def test_bounds_are_estimated_on_the_host_alone() -> None:
