@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int, Key
 from .. import _checks
 from .._errors import UsageError
 from .._types import Batch, Example, LossFn, Params
-from ..jaxprs._jaxpr import Eqn, Jaxpr, Literal, parts_of, subjaxprs
+from ..jaxprs._jaxpr import Jaxpr, Literal, all_equations, parts_of, subjaxprs
 from ..noise._keys import Domain, own_key
 from ._static import unmake_static
 
@@ -118,10 +118,8 @@ def check_loss(
             "(with jnp.sum or jnp.mean) within the example"
         )
     programs = [jaxpr]
-    if any(
-        eqn.primitive.name.startswith("custom_") for eqn in _all_equations(jaxpr)
-    ):  # their rules are seen in gradients alone
-        gradient = jax.grad(one_example, has_aux=has_aux)
+    if any(eqn.primitive.name.startswith("custom_") for eqn in all_equations(jaxpr)):
+        gradient = jax.grad(one_example, has_aux=has_aux)  # in which alone their rules are seen
         programs.append(jax.make_jaxpr(gradient)(params, first, key, shared))
     for program in programs:
         _refuse_callbacks(program)
@@ -129,17 +127,9 @@ def check_loss(
             _refuse_closed_over_rows(program, num_examples)
 
 
-def _all_equations(jaxpr: Jaxpr) -> Iterator[Eqn]:
-    """Those of a jaxpr and of those within it."""
-    for eqn in parts_of(jaxpr).eqns:
-        yield eqn
-        for inner in subjaxprs(eqn):
-            yield from _all_equations(inner)
-
-
 def _refuse_callbacks(jaxpr: Jaxpr) -> None:
     """What Python is given of a whole batch can't be seen to keep its examples apart."""
-    for eqn in _all_equations(jaxpr):
+    for eqn in all_equations(jaxpr):
         if "callback" in eqn.primitive.name and eqn.params.get("vmap_method") != "sequential":
             raise UsageError(
                 "the loss calls back into Python with several examples at once, and what it makes of them there can't be seen: "

@@ -111,9 +111,9 @@ def check_accounted(state: TrainState, run: Run) -> None:
             "spent_before=jaxdp.accounting.Ledger.from_dict(kept))"
         )
     drawn = getattr(state.noise_state, "step", None)  # no noise has to count
-    if isinstance(drawn, jax.Array) and not drawn.is_deleted() and int(np.asarray(drawn)) > state.step:
+    if isinstance(drawn, jax.Array) and not drawn.is_deleted() and (count := int(np.asarray(drawn))) > state.step:
         raise UsageError(
-            f"state.step={state.step}, and the state's noise was drawn for {int(np.asarray(drawn))} steps: a plain number isn't "
+            f"state.step={state.step}, and the state's noise was drawn for {count} steps: a plain number isn't "
             "among the arrays, and steps would be accounted as fewer and their draws repeated. Keep it beside them, and set it "
             "with state._replace(step=kept)"
         )

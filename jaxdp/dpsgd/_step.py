@@ -65,7 +65,7 @@ class PrivateStep:
         self._checks_itself = self_check
         self._checked: set[Any] = set()
         self._agreed: set[Any] = set()  # programs that all processes have
-        self._accounted: tuple[Any, ...] = ()  # of the last state
+        self._accounted: tuple[Any, ...] = (None,) * 4  # of the last state
         self._held: list[Any] = []  # what the last step left, to see whether the next goes on from there
         self._from_source = FromSource(run, self._grad_fn, self._update, takes_rng=self._takes_rng)
 
@@ -265,8 +265,7 @@ class PrivateStep:
 
     def _check_accounted(self, state: TrainState) -> None:
         """That the state is of what it says, unless it goes on from the last one that was."""
-        is_now = _accounted(state)
-        if len(is_now) != len(self._accounted) or any(map(operator.is_not, is_now, self._accounted)):
+        if any(map(operator.is_not, _accounted(state), self._accounted)):
             check_accounted(state, self.run)
             self._check_optimizer(state)
 

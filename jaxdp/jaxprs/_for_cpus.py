@@ -36,6 +36,7 @@ from ._jaxpr import (
     JaxprParts,
     Literal,
     Var,
+    all_equations,
     bind,
     parts_of,
     replace_subjaxprs,
@@ -77,7 +78,7 @@ def _with_arranged_bodies(eqn: Eqn, are_spread: Sequence[bool]) -> Eqn:
 
 def _needs(jaxpr: Jaxpr) -> bool:
     """Whether it has a convolution or a product, or within it there is one."""
-    return any(eqn.primitive in (CONV, DOT_GENERAL) or any(map(_needs, subjaxprs(eqn))) for eqn in parts_of(jaxpr).eqns)
+    return any(eqn.primitive in (CONV, DOT_GENERAL) for eqn in all_equations(jaxpr))
 
 
 def _spread_inside(eqn: Eqn, body: Jaxpr, are_spread: Sequence[bool]) -> list[Var]:

@@ -111,6 +111,14 @@ def subjaxprs(eqn: Eqn) -> list[Jaxpr]:
     return [value for value in values if _is_jaxpr(value)]
 
 
+def all_equations(jaxpr: Jaxpr) -> Iterator[Eqn]:
+    """Those of a jaxpr, and of all that it runs."""
+    for eqn in parts_of(jaxpr).eqns:
+        yield eqn
+        for inner in subjaxprs(eqn):
+            yield from all_equations(inner)
+
+
 def replace_subjaxprs(eqn: Eqn, run: Callable[..., Sequence[Any]]) -> Eqn:
     """The equation with each of its jaxprs replaced by the trace of `run(jaxpr, *args)`, of the same inputs and outputs."""
 

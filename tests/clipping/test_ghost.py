@@ -480,6 +480,15 @@ def test_a_microbatched_sum_is_the_same() -> None:
     assert distance(whole.grads, parts.grads) <= 1e-6
 
 
+def assert_ghost_is_vmap(loss: Any) -> None:
+    """Of weights [6, 6] and three examples [4, 6]."""
+    w, x = jnp.eye(6), jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 6)), jnp.float32)
+    expected = jaxdp.clipped_grad(loss, clip_norm=1.0, method="vmap")(w, x)
+    found = jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost")(w, x)
+    np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-5)
+    np.testing.assert_allclose(found.grads, expected.grads, rtol=1e-4, atol=1e-6)
+
+
 def test_work_on_weights_that_has_a_constant_beside_it_is_taken_out_of_a_loop_whole() -> None:
     def loss(w: Any, x: Any) -> Any:
         def cell(h: Any, row: Any) -> tuple[Any, None]:
@@ -488,11 +497,7 @@ def test_work_on_weights_that_has_a_constant_beside_it_is_taken_out_of_a_loop_wh
 
         return jnp.sum(jax.lax.scan(cell, jnp.zeros(6), x)[0])
 
-    w, x = jnp.eye(6), jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 6)), jnp.float32)
-    expected = jaxdp.clipped_grad(loss, clip_norm=1.0, method="vmap")(w, x)
-    found = jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost")(w, x)
-    np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-5)
-    np.testing.assert_allclose(found.grads, expected.grads, rtol=1e-4, atol=1e-6)
+    assert_ghost_is_vmap(loss)
 
 
 def test_a_gradient_of_its_own_on_weights_in_a_loop_is_taken_of_each_step() -> None:
@@ -503,8 +508,4 @@ def test_a_gradient_of_its_own_on_weights_in_a_loop_is_taken_of_each_step() -> N
         cell = lambda h, row: (jnp.tanh(limited(w) @ h + row), None)
         return jnp.sum(jax.lax.scan(cell, jnp.zeros(6), x)[0])
 
-    w, x = jnp.eye(6), jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 6)), jnp.float32)
-    expected = jaxdp.clipped_grad(loss, clip_norm=1.0, method="vmap")(w, x)
-    found = jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost")(w, x)
-    np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-5)
-    np.testing.assert_allclose(found.grads, expected.grads, rtol=1e-4, atol=1e-6)
+    assert_ghost_is_vmap(loss)

@@ -20,6 +20,7 @@ from ...jaxprs._jaxpr import (
     JaxprParts,
     Literal,
     Var,
+    all_equations,
     bind,
     in_context_of,
     inner_jaxpr,
@@ -119,8 +120,8 @@ def _scan(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
 
 
 def _has_its_own_gradient(eqn: Eqn) -> bool:
-    inside = (inner for body in subjaxprs(eqn) for inner in parts_of(body).eqns)
-    return eqn.primitive.name.startswith("custom_vjp") or any(map(_has_its_own_gradient, inside))
+    inside = (inner for body in subjaxprs(eqn) for inner in all_equations(body))
+    return any(each.primitive.name.startswith("custom_vjp") for each in (eqn, *inside))
 
 
 class _HoistableWork:
