@@ -313,6 +313,20 @@ def _(axis_size: int, in_batched: Any, x: Any) -> Any:
     return x * jnp.sign(x.sum()), True
 
 
+def a_jump(here: Callable[..., Any], batched: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss whose slope changes where a parameter is 1; `batched` says on which side examples of a batch are."""
+    slope = jax.custom_batching.custom_vmap(lambda w: jnp.where(here(w, 1), 2.0, 1.0))
+    slope.def_vmap(lambda size, in_batched, w: (jnp.where(batched(w, 1), 2.0, 1.0), in_batched[0]))
+    return lambda p, x: slope(jax.lax.stop_gradient(p[0]) + 0 * x[0]) * (p @ x)
+
+
+def test_a_gradient_that_jumps_at_the_parameters_may_be_of_either_side_and_nowhere_else() -> None:
+    data = jnp.ones((20, 3))
+    first_step(a_jump(jnp.greater, jnp.greater_equal), jnp.ones(3), data)
+    with pytest.raises(jaxdp.UsageError, match="away from the gradient of plain differentiation"):
+        first_step(a_jump(jnp.greater, lambda w, one: w > 1.1 * one), 1.05 * jnp.ones(3), data)
+
+
 def test_examples_that_see_each_other_by_a_batching_rule_are_refused() -> None:
     data = jnp.asarray(np.random.default_rng(0).normal(size=(20, 3)), jnp.float32)
     with pytest.raises(jaxdp.UsageError, match="self_check: on random examples"):
