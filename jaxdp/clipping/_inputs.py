@@ -33,7 +33,14 @@ def check_params(params: Params) -> None:
         if not jnp.issubdtype(dtype, jnp.floating):
             raise UsageError(
                 f"params{jax.tree_util.keystr(path)} has dtype {dtype}, which has no gradient: pass it through *shared "
-                "or close over it, and keep only floating-point arrays in params"
+                "or close over it, and keep only floating-point arrays in params (of an nnx module, graph, weights, rest = "
+                "nnx.split(model, nnx.Param, ...) takes the weights apart, and nnx.merge(graph, weights, rest, copy=True) joins "
+                "them in the loss)"
+            )
+        if jnp.finfo(dtype).bits < 16:
+            raise UsageError(
+                f"params{jax.tree_util.keystr(path)} has dtype {dtype}, in which no update can be added: keep it in bfloat16 or "
+                "wider, and cast in the loss"
             )
 
 
@@ -83,7 +90,7 @@ def check_loss(
 ) -> None:
     """Refuse a loss that has effects, or doesn't return one floating-point scalar for one example (and a key, with `rng`).
 
-    Where a run says how many records it is of, refuse one that closes over an array of so many rows, too.
+    Refuse one that closes over the batch, too, or, where a run says how many records it is of, over an array of so many rows.
     """
     if rng is not None:
         _checks.key(rng, "rng")
@@ -122,19 +129,42 @@ def check_loss(
         gradient = jax.grad(one_example, has_aux=has_aux)  # in which alone their rules are seen
         programs.append(jax.make_jaxpr(gradient)(params, first, key, shared))
     for program in programs:
-        _refuse_callbacks(program)
+        _refuse_what_sees_several(program)
+        _refuse_closed_over_batch(program, batch, of_a_run=num_examples is not None)
         if num_examples is not None and num_examples > 1:
             _refuse_closed_over_rows(program, num_examples)
 
 
-def _refuse_callbacks(jaxpr: Jaxpr) -> None:
-    """What Python is given of a whole batch can't be seen to keep its examples apart."""
+def _refuse_what_sees_several(jaxpr: Jaxpr) -> None:
+    """What is given a whole batch, in Python or by a rule of its own, can't be seen to keep its examples apart."""
     for eqn in all_equations(jaxpr):
-        if "callback" in eqn.primitive.name and eqn.params.get("vmap_method") != "sequential":
+        name = eqn.primitive.name
+        if ("callback" in name or name == "ffi_call") and eqn.params.get("vmap_method") != "sequential":
             raise UsageError(
-                "the loss calls back into Python with several examples at once, and what it makes of them there can't be seen: "
-                "compute it with jax.numpy, or before, as a part of the data; jax.pure_callback(..., vmap_method='sequential') "
-                "gets one example at a time"
+                "the loss calls what isn't JAX with several examples at once, and what that makes of them can't be seen: "
+                f"compute it with jax.numpy, or before, as a part of the data; with vmap_method='sequential' ({name}) it gets "
+                "one example at a time"
+            )
+        if name == "custom_vmap_call":
+            raise UsageError(
+                "the loss has a function with a batching rule of its own (jax.custom_batching.custom_vmap), by which examples "
+                "could see each other: call the function without it, which jaxdp vectorises"
+            )
+
+
+def _refuse_closed_over_batch(jaxpr: Jaxpr, batch: Batch, *, of_a_run: bool) -> None:
+    """The batch itself; of a run's, what has the shape of a part of it that is more than a number an example."""
+    leaves = jax.tree.leaves(batch)
+    shapes = {
+        leaf.shape for leaf in leaves if of_a_run and leaf.ndim > 1 and len(leaf) > 2
+    }  # two rows: the self-check's
+    for value in _closed_over(jaxpr):
+        if jnp.shape(value) in shapes or any(value is leaf for leaf in leaves):
+            raise UsageError(
+                f"the loss closes over an array of shape {jnp.shape(value)}, as the batch has: if that is made of the batch, "
+                "every example's gradient depends on all of them, and no clip norm bounds what one moves. Let the loss use its "
+                "own example alone; hand over what isn't of the records, such as frozen weights, behind the batch, as "
+                "jaxdp.Shared(value): the loss gets it after the example"
             )
 
 

@@ -18,7 +18,7 @@ from .._types import LossFn
 from ..clipping import RULES, ClippedGrad, ClipRule, Flat, check_is_rule, clipped_grad
 from ..noise import NOISES, Gaussian, Noise, check_noise
 from ..sampling import SAMPLINGS, Poisson, Sampler, Sampling, resolve, short_name
-from ..transforms import privatize
+from ..transforms import of_sensitivity_from, privatize
 from ._plain import by_name, from_plain, refuse_name_of, to_plain
 from ._step import PrivateStep
 
@@ -373,15 +373,18 @@ class DPSGD:
     def privatize(self, key: Key[Array, ""]) -> optax.GradientTransformationExtraArgs:
         """`jaxdp.privatize` with the run's noise, expected batch size and steps; of a `Quantile` rule's noise, what is left.
 
-        An update after the run's last step is refused, or under `jax.jit` NaN throughout: epsilon is of these steps alone.
+        An update after the run's last step is refused, or under `jax.jit` NaN throughout: epsilon is of these steps alone. So
+        is one with a sensitivity below the run's clip norm, unless that is in the state of the rule.
         """
-        return privatize(
+        transform = privatize(
             noise_multiplier=self.noise_multiplier_of_sum,
             expected_batch_size=self.expected_batch_size,
             key=key,
             noise=self.noise,
             steps=self.steps,
         )
+        in_state = self.rule.init(self.clip_norm, jax.random.key(0)) is not None
+        return transform if in_state else of_sensitivity_from(self.clip_norm, transform)
 
     def make_step(
         self,

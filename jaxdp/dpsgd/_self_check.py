@@ -217,8 +217,9 @@ class _Check:
 
     def _moved(self) -> Any:
         def move(leaf: np.ndarray) -> Any:
-            size = 0.1 * np.sqrt(np.mean(np.square(leaf))) + 0.01 if leaf.size else 0.0
-            return leaf + size * self._rng.standard_normal(leaf.shape, np.float32)
+            finite = leaf[np.isfinite(leaf)].astype(np.float64)
+            size = 0.1 * np.sqrt(np.mean(np.square(finite))) + 0.01 if finite.size else 0.0
+            return leaf + np.float32(size) * self._rng.standard_normal(leaf.shape, np.float32)
 
         return _changed(move, self._params)
 
@@ -248,9 +249,28 @@ class _Check:
                     self._culprits(params, batch, oracle, i),
                     f"lets one example contribute {contribution:.3g} where the sensitivity is {clip_norm:.3g}",
                 )
+            self._compare_beside_another(params, batch, i, clip_norm, total)
         apart = self._apart(params, batch, oracle)
         if apart is not None and not self._agrees_nearby(params, batch, oracle.rounding):
             self._refuse(*apart)
+
+    def _compare_beside_another(
+        self, params: Params, batch: Batch, i: int, clip_norm: float, total: list[np.ndarray]
+    ) -> None:
+        """Refuse what one example contributes where another, masked one changes it: by a bit, if the device makes them alike."""
+        twice = jax.tree.map(lambda leaf: leaf[np.array([i] * ROWS)], batch)
+        off = self._off(self._alone(self._clipped, params, twice, i, clip_norm)[0], total)
+        if not off.any():
+            return
+        inexact = self._off(self._alone(self._clipped, params, batch, i, clip_norm)[0], total)
+        changed = np.flatnonzero(~(off <= 8 * np.max(inexact)))
+        if len(changed):
+            what = f"is changed by another example of the batch, by {off[changed[0]]:.3g} of {clip_norm:.3g}"
+            self._refuse(changed[:1], what)
+
+    def _off(self, some: list[np.ndarray], others: list[np.ndarray]) -> np.ndarray:
+        """How far apart two gradients are, by leaf."""
+        return _lengths([(a - b)[None] for a, b in zip(some, others, strict=True)])[:, 0]
 
     def _agrees_nearby(self, params: Params, batch: Batch, rounding: np.ndarray) -> bool:
         """At most of several points: each parameter moved by a thousandth, or what its type tells apart; zeros stay."""

@@ -78,7 +78,8 @@ class Validation:
             raise UsageError("the model can't be trained privately: " + "; ".join(map(str, self.obstacles)))
 
     def __str__(self) -> str:
-        found = tuple(map(str, self.obstacles)) or ("nothing in the model stands against private training",)
+        none = "nothing in the model stands against private training" + (", if the loss sees to this:" if self.hints else "")
+        found = tuple(map(str, self.obstacles)) or (none,)
         return "\n".join((*found, *self.hints))
 
 
@@ -139,7 +140,14 @@ def _of_linen(model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> 
         with nn.intercept_methods(seen):
             return model.init(keys, *inputs, **keywords)
 
-    collections = jax.eval_shape(init, *inputs)
+    try:
+        collections = jax.eval_shape(init, *inputs)
+    except TypeError as error:
+        if inputs:
+            raise
+        raise UsageError(
+            f"the model can't be called without an input ({error}): give it one example's, as validate(model, x)"
+        ) from error
     hints = [
         f"{'/'.join(path) or 'the model itself'} {_GROUPS}" for path, kind in layers.items() if kind == "GroupNorm"
     ]

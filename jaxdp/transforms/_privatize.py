@@ -115,6 +115,26 @@ def privatize(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
+def of_sensitivity_from(
+    clip_norm: float, transform: optax.GradientTransformationExtraArgs
+) -> optax.GradientTransformationExtraArgs:
+    """The transform for sums that were clipped to a norm that is known: a smaller sensitivity is an error, or traced NaN."""
+    least = np.float32(clip_norm)
+
+    def update(updates: Any, state: Any, params: Params = None, *, sensitivity: Any = None, **extra: Any) -> Any:
+        if isinstance(sensitivity, Tracer) and jnp.shape(sensitivity) == ():
+            sensitivity = jnp.where(sensitivity >= least, sensitivity, jnp.nan)
+        elif _checks.is_real(sensitivity) and jnp.shape(sensitivity) == () and np.float32(sensitivity) < least:
+            raise UsageError(
+                f"privatize: sensitivity={float(sensitivity):g} is below the run's clip_norm={clip_norm:g}, and so would be the "
+                "noise: pass sensitivity=out.sensitivity, of run.clipped_grad, as it is. It is the sum's; privatize divides by "
+                "the batch size itself"
+            )
+        return transform.update(updates, state, params, sensitivity=sensitivity, **extra)
+
+    return optax.GradientTransformationExtraArgs(transform.init, update)
+
+
 def _refuse_part(tree: Any) -> None:
     """Refuse what `optax.masked` and `optax.multi_transform` leave of a tree for one of several transforms."""
     is_left_out = lambda node: isinstance(node, optax.MaskedNode)

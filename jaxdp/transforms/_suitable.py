@@ -60,8 +60,8 @@ def check_suitable(optimizer: optax.GradientTransformation, params: Params) -> N
     shapes = lambda tree: jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree)
     update = lambda means, state, params: optimizer.update(means, state, params)
     jaxpr, (updates, _) = _tried(lambda: trace(update, means, state, params), "update(means, state, params)")
-    wrong = jax.tree.structure(updates) != jax.tree.structure(params)
-    if wrong or jax.tree.map(jnp.shape, updates) != jax.tree.map(jnp.shape, params):
+    shaped = lambda tree: (jax.tree.structure(tree), [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)])
+    if shaped(updates) != shaped(params):
         raise UsageError(
             f"optimizer gives updates of shapes {shapes(updates)} for parameters of {shapes(params)}: give one made for these"
         )

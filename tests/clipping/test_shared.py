@@ -93,6 +93,25 @@ def test_an_array_with_a_row_for_each_record_that_a_runs_loss_closes_over_is_ref
     jaxdp.clipped_grad(loss, clip_norm=1.0, method=method)(w, x)  # of no run: as many rows by chance
 
 
+@pytest.mark.parametrize("of_a_run", [True, False])
+def test_a_batch_that_the_loss_closes_over_is_refused(of_a_run: bool) -> None:
+    def gradient(w: Any, batch: Any, closed_over: Any) -> Any:
+        loss = lambda w, x: w * jnp.sum(x) * jnp.sum(closed_over)
+        if of_a_run:
+            return a_run().clipped_grad(loss)(w, batch, mask=jnp.ones(3, bool)).grads
+        return jaxdp.clipped_grad(loss, clip_norm=1.0)(w, batch).grads
+
+    w, x = jnp.float32(1), jnp.ones((3, 2))
+    of_itself = lambda w, x: gradient(w, x, x)
+    for call in (of_itself, jax.jit(of_itself)):
+        with pytest.raises(jaxdp.UsageError, match=r"closes over an array of shape \(3, 2\), as the batch has"):
+            call(w, x)
+    gradient(w, x, x[:2])
+    if of_a_run:
+        with pytest.raises(jaxdp.UsageError, match=r"closes over an array of shape \(3, 2\), as the batch has"):
+            gradient(w, x, x - jnp.mean(x, axis=0, keepdims=True))
+
+
 @pytest.mark.parametrize("container", [list, tuple, lambda rows: dict(enumerate(rows))])
 def test_rows_that_are_closed_over_one_by_one_are_refused(container: Callable[[Any], Any]) -> None:
     rows = container([jnp.full(2, i) for i in range(8)])

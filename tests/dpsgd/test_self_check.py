@@ -15,7 +15,7 @@ from models_to_clip import MODELS
 
 import jaxdp
 from jaxdp._platform import GPU
-from jaxdp.clipping import Flat, Normalised, PerGroup, Quantile, takes_rng
+from jaxdp.clipping import Flat, Normalised, PerGroup, Quantile, _inputs, takes_rng
 from jaxdp.clipping.ghost import _sum, rules
 from jaxdp.clipping.ghost._rounded import norm_by_gram_matrices, norm_of_formed, norm_of_single_row
 from jaxdp.clipping.ghost.rules import Dense, OneHot, OuterProducts, Rule
@@ -313,24 +313,61 @@ def _(axis_size: int, in_batched: Any, x: Any) -> Any:
     return x * jnp.sign(x.sum()), True
 
 
-def a_jump(here: Callable[..., Any], batched: Callable[..., Any]) -> Callable[..., Any]:
-    """A loss whose slope changes where a parameter is 1; `batched` says on which side examples of a batch are."""
-    slope = jax.custom_batching.custom_vmap(lambda w: jnp.where(here(w, 1), 2.0, 1.0))
-    slope.def_vmap(lambda size, in_batched, w: (jnp.where(batched(w, 1), 2.0, 1.0), in_batched[0]))
-    return lambda p, x: slope(jax.lax.stop_gradient(p[0]) + 0 * x[0]) * (p @ x)
+@pytest.mark.parametrize(("differs", "ok"), [(lambda p: p[0] == 1, True), (lambda p: p[0] > 0, False)])
+def test_what_differs_at_the_parameters_alone_is_a_jump_of_the_gradient(
+    differs: Callable[..., Any], ok: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = _self_check._Check._apart
+
+    def apart(self: Any, params: Any, *rest: Any) -> Any:
+        return (np.array([0]), "is elsewhere") if differs(params) else honest(self, params, *rest)
+
+    monkeypatch.setattr(_self_check._Check, "_apart", apart)
+    first = lambda: first_step(lambda p, x: jnp.tanh(p @ x), jnp.ones(3), jnp.ones((20, 3)))
+    if ok:
+        first()
+        return
+    with pytest.raises(jaxdp.UsageError, match="is elsewhere"):
+        first()
 
 
-def test_a_gradient_that_jumps_at_the_parameters_may_be_of_either_side_and_nowhere_else() -> None:
-    data = jnp.ones((20, 3))
-    first_step(a_jump(jnp.greater, jnp.greater_equal), jnp.ones(3), data)
-    with pytest.raises(jaxdp.UsageError, match="away from the gradient of plain differentiation"):
-        first_step(a_jump(jnp.greater, lambda w, one: w > 1.1 * one), 1.05 * jnp.ones(3), data)
+def test_what_one_example_contributes_beyond_the_sensitivity_is_no_jump(monkeypatch: pytest.MonkeyPatch) -> None:
+    not_clipped(monkeypatch)
+    monkeypatch.setattr(_self_check._Check, "_apart", lambda *arguments: None)
+    with pytest.raises(jaxdp.UsageError, match="contribute"):
+        first_step(dense, weights, np.ones((6, 24), np.float32))
 
 
-def test_examples_that_see_each_other_by_a_batching_rule_are_refused() -> None:
+@pytest.mark.parametrize("self_check", [True, False])
+def test_examples_that_see_each_other_by_a_batching_rule_are_refused(self_check: bool) -> None:
     data = jnp.asarray(np.random.default_rng(0).normal(size=(20, 3)), jnp.float32)
-    with pytest.raises(jaxdp.UsageError, match="self_check: on random examples"):
-        first_step(lambda p, x: jnp.tanh(p @ centred(x)), jnp.ones(3), data)
+    loss = lambda p, x: jnp.tanh(p @ centred(x))
+    run = jaxdp.DPSGD(num_examples=20, expected_batch_size=2, steps=9, clip_norm=1.0, noise_multiplier=1.0)
+    step = run.make_step(loss, optax.sgd(0.1), self_check=self_check)
+    with pytest.raises(jaxdp.UsageError, match="batching rule of its own"):
+        step(step.init(jnp.ones(3), jax.random.key(0)), data)
+    for method in ("auto", "vmap"):
+        with pytest.raises(jaxdp.UsageError, match="batching rule of its own"):
+            jaxdp.clipped_grad(loss, clip_norm=1.0, method=method)(jnp.ones(3), data)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_example_that_changes_anothers_gradient_is_found_however_coarse_the_arithmetic(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_inputs, "_refuse_what_sees_several", lambda jaxpr: None)
+    monkeypatch.setattr(_self_check._Check, "_apart", lambda *arguments: None)
+
+    def loss(p: Any, x: Any) -> Any:
+        hidden = x.astype(dtype) @ p["a"].astype(dtype)
+        seen = jax.lax.stop_gradient(hidden)
+        hidden = jax.nn.relu(hidden - 0.01 * (seen - centred(seen)))
+        return jnp.tanh(jnp.sum(hidden.astype(jnp.float32) * p["b"]))
+
+    rng = np.random.default_rng(0)
+    params = {"a": jnp.asarray(rng.normal(size=(16, 64)), jnp.float32), "b": jnp.full(64, 0.1)}
+    with pytest.raises(jaxdp.UsageError, match="changed by another example of the batch"):
+        first_step(loss, params, rng.normal(size=(20, 16)).astype(np.float32))
 
 
 @pytest.mark.parametrize("self_check", [True, False])
@@ -346,7 +383,7 @@ def test_a_callback_that_sees_several_examples_is_refused(self_check: bool) -> N
     for each in (loss, in_a_rule):
         run = jaxdp.DPSGD(num_examples=20, expected_batch_size=2, steps=9, clip_norm=1.0, noise_multiplier=1.0)
         step = run.make_step(each, optax.sgd(0.1), self_check=self_check)
-        with pytest.raises(jaxdp.UsageError, match="the loss calls back into Python"):
+        with pytest.raises(jaxdp.UsageError, match="calls what isn't JAX with several examples"):
             step(step.init(jnp.ones(3), jax.random.key(0)), jnp.ones((20, 3)))
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import jaxdp
 
@@ -98,6 +99,20 @@ def test_an_optimizer_that_is_none_or_wants_more_than_a_gradient_is_refused(
 )
 def test_an_optimizer_of_any_kind_that_needs_gradients_alone_is_not(make: Callable[[], Any]) -> None:
     jax.eval_shape(RUN.make_step(loss, make()).init, PARAMS, jax.random.key(0))
+
+
+def test_an_nnx_module_whose_leaves_are_weights_is_a_pytree_of_parameters() -> None:
+    net = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
+    step = RUN.make_step(lambda net, x: jnp.sum(net(x) ** 2), optax.adam(0.1))
+    state, _ = step(step.init(net, jax.random.key(0)), DATA)
+    assert isinstance(state.params, nnx.Linear)
+    assert not np.allclose(state.params.kernel[...], net.kernel[...])
+
+
+def test_an_nnx_module_with_other_leaves_is_told_how_to_be_taken_apart() -> None:
+    net = nnx.Dropout(0.1, rngs=nnx.Rngs(0))
+    with pytest.raises(jaxdp.UsageError, match=r"dtype \w+, which has no gradient.*nnx\.split"):
+        start(optax.sgd(0.1), net)
 
 
 def keeps_the_parameters_twice(params: Any) -> Any:

@@ -174,3 +174,13 @@ def test_normalisation_by_stored_statistics_is_no_obstacle_and_they_are_told_of(
         assert found.hints[0].startswith(f"{path} normalises by stored statistics")
     both = lambda x: (norm := nn.BatchNorm())(x, True) + norm(x, use_running_average=False)
     assert len(jaxdp.validate(Net(both), EXAMPLE).obstacles) == 1
+
+
+def test_a_linen_model_without_an_input_is_asked_for_one() -> None:
+    with pytest.raises(jaxdp.UsageError, match=r"one example's, as validate\(model, x\)"):
+        jaxdp.validate(nn.Dense(3))
+
+
+def test_what_the_loss_has_to_see_to_is_not_told_as_nothing() -> None:
+    found = str(jaxdp.validate(nn.GroupNorm(2), jax.ShapeDtypeStruct((4,), "float32")))
+    assert found.splitlines()[0] == "nothing in the model stands against private training, if the loss sees to this:"

@@ -206,6 +206,26 @@ def test_a_traced_sensitivity_that_no_noise_can_hide_makes_the_update_nan() -> N
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(update(jnp.float32(1.0))))
 
 
+@pytest.mark.parametrize("sensitivity", [1.5 / 40, 1.4999, 1e-6])
+def test_a_sensitivity_below_the_runs_clip_norm_is_an_error_or_nan(sensitivity: float) -> None:
+    run = jaxdp.DPSGD(num_examples=400, expected_batch_size=40, steps=3, clip_norm=1.5, noise_multiplier=1.0)
+    tx, sums = run.privatize(key()), {"w": jnp.ones(2)}
+    update = jax.jit(lambda sensitivity: tx.update(sums, tx.init(sums), sensitivity=sensitivity)[0]["w"])
+    for given in (sensitivity, np.float32(sensitivity), jnp.float32(sensitivity)):
+        with pytest.raises(jaxdp.UsageError, match="is below the run's clip_norm=1.5"):
+            tx.update(sums, tx.init(sums), sensitivity=given)
+        assert np.isnan(update(given)).all()
+    for given in (1.5, 2.0):
+        assert np.isfinite(update(given)).all()
+
+
+def test_the_sensitivity_of_a_rule_with_a_state_is_the_states() -> None:
+    rule = jaxdp.clipping.Quantile(count_noise=3.0)
+    run = jaxdp.DPSGD(num_examples=400, expected_batch_size=40, steps=3, clip_norm=1.5, noise_multiplier=1.0, rule=rule)
+    tx, sums = run.privatize(key()), {"w": jnp.ones(2)}
+    assert np.isfinite(tx.update(sums, tx.init(sums), sensitivity=0.5)[0]["w"]).all()
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("call", "message"),
