@@ -37,11 +37,6 @@ def check_params(params: Params) -> None:
                 "nnx.split(model, nnx.Param, ...) takes the weights apart, and nnx.merge(graph, weights, rest, copy=True) joins "
                 "them in the loss)"
             )
-        if jnp.finfo(dtype).bits < 16:
-            raise UsageError(
-                f"params{jax.tree_util.keystr(path)} has dtype {dtype}, in which no update can be added: keep it in bfloat16 or "
-                "wider, and cast in the loss"
-            )
 
 
 def check_batch(batch: Batch, fix: str = "give arrays with a leading axis [B], text as numbers of its tokens") -> int:

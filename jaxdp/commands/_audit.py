@@ -20,6 +20,7 @@ from ..runs._report import say, two_columns
 from ._effects import Effect
 
 _COLUMNS = ("score", "member")
+_TURNED = "; far below it: are higher scores those of canaries that seem to have been in?"
 _COINS = {"1": True, "true": True, "in": True, "0": False, "false": False, "out": False}
 _LONGEST = 10_000_000  # lines of a file
 _LEAST_PROBABILITY = 1e-30
@@ -229,7 +230,7 @@ def _rows(found: "attacks.Report") -> list[tuple[str, str]]:
     confidence = f"{1 - found.significance:.4g}"
     rows = [
         ("canaries", f"{len(found.members)}, {int(np.sum(found.members))} of them trained on"),
-        ("area under the ROC", f"{found.auroc:.4f} (guessing: 0.5)"),
+        ("area under the ROC", f"{found.auroc:.4f} (guessing: 0.5)" + _TURNED * (found.auroc < 0.3)),
         *((f"true positives at {rate:.1%} false", f"{share:.2%}") for rate, share in found.true_positives.items()),
         ("ε, lower bound", f"{found.epsilon:.4f} at δ = {found.delta:g}, confidence {confidence}"),
     ]

@@ -18,7 +18,8 @@ from .._types import LossFn
 from ..clipping import RULES, ClippedGrad, ClipRule, Flat, check_is_rule, clipped_grad
 from ..noise import NOISES, Gaussian, Noise, check_noise
 from ..sampling import SAMPLINGS, Poisson, Sampler, Sampling, resolve, short_name
-from ..transforms import of_sensitivity_from, privatize
+from ..transforms import privatize
+from ..transforms._privatize import of_sensitivity_from
 from ._plain import by_name, from_plain, refuse_name_of, to_plain
 from ._step import PrivateStep
 

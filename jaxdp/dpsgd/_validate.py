@@ -78,7 +78,9 @@ class Validation:
             raise UsageError("the model can't be trained privately: " + "; ".join(map(str, self.obstacles)))
 
     def __str__(self) -> str:
-        none = "nothing in the model stands against private training" + (", if the loss sees to this:" if self.hints else "")
+        none = "nothing in the model stands against private training" + (
+            ", if the loss sees to this:" if self.hints else ""
+        )
         found = tuple(map(str, self.obstacles)) or (none,)
         return "\n".join((*found, *self.hints))
 

@@ -50,8 +50,15 @@ def check_suitable(optimizer: optax.GradientTransformation, params: Params) -> N
 
     Raises:
         UsageError: for one that accumulates gradients, or adds noise of its own, wherever in it; that asks for more than the
-            noisy mean and the parameters; that doesn't fit the parameters; or whose numbers are NaN.
+            noisy mean and the parameters; that doesn't fit the parameters; or whose numbers are NaN. For parameters of less than 16
+            bits.
     """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if jnp.finfo(leaf.dtype).bits < 16:
+            raise UsageError(
+                f"params{jax.tree_util.keystr(path)} has dtype {leaf.dtype}, to which optax adds no update: keep it in bfloat16 "
+                "or wider, and cast it in the loss"
+            )
     state = _tried(lambda: jax.eval_shape(optimizer.init, params), "init(params)")
     for part in jax.tree.leaves(state, is_leaf=lambda node: type(node) in _UNSUITED):
         if type(part) in _UNSUITED:

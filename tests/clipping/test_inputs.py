@@ -71,13 +71,6 @@ def test_a_runs_batch_without_its_mask_is_refused() -> None:
     assert grad_fn(w, batch, mask=jnp.ones(4, bool)).grads.shape == (3,)
 
 
-def test_parameters_narrower_than_sixteen_bits_are_refused() -> None:
-    narrow = {"w": jnp.ones(3).astype(jnp.float8_e4m3fn)}
-    wide = lambda params, x: params["w"].astype(jnp.float32) @ x
-    with pytest.raises(jaxdp.UsageError, match=r"params\['w'\] has dtype float8_e4m3fn, in which no update"):
-        jaxdp.clipped_grad(wide, clip_norm=1.0)(narrow, BATCH)
-
-
 @pytest.mark.parametrize("vmap_method", ["broadcast_all", "expand_dims"])
 def test_a_foreign_function_that_gets_several_examples_is_refused(vmap_method: str) -> None:
     foreign = jax.ffi.ffi_call("of_nobody", jax.ShapeDtypeStruct((3,), jnp.float32), vmap_method=vmap_method)

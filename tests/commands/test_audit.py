@@ -55,6 +55,15 @@ def test_a_claim_that_is_contradicted_ends_with_code_one(tmp_path: Path, capsys:
     assert "THAT CONTRADICTS the claim of ε = 1.0000" in capsys.readouterr().out.replace("\n", " ")
 
 
+@pytest.mark.parametrize("shift", [2.0, -2.0])
+def test_scores_the_other_way_round_are_asked_about(
+    shift: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(["audit", str(scores_of(tmp_path / "mine.csv", shift))])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert ("are higher scores those of canaries that seem to have been in?" in shown) == (shift < 0)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

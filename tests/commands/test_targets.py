@@ -13,7 +13,7 @@ import jaxdp
 from jaxdp import cli
 from jaxdp.accounting import Ledger
 from jaxdp.commands._options import from_dict
-from jaxdp.commands.train import TrainOptions, train_folds
+from jaxdp.commands.train import TrainOptions, _report, train_folds
 from jaxdp.commands.train._tables import table_problem
 
 KINDS = ("setosa", "versicolor", "virginica")
@@ -137,6 +137,7 @@ def test_numbers_are_learned_and_predicted_in_their_own_unit(
     assert f"held-back root mean squared error │ {figures}" in said
     assert f"RMSE {run.metrics[-1]['train_rmse']:.5g}  test {run.summary['test_rmse']:.5g}" in said
     assert "accuracy" not in said.split("This training")[0]
+    assert "ids: id (the first column); learned from: " in said
     assert not any("test_" in name or "base" in name for name in json.loads((run.path / "summary.json").read_text()))
 
     cli.main(["predict", str(run.path), "--data", run.options["features"]])
@@ -247,3 +248,10 @@ def test_a_file_of_targets_that_does_not_fit_is_refused_by_place(
     (tmp_path / "t.csv").write_text(text)
     files = ["--features", features, "--targets", str(tmp_path / "t.csv"), "--bounds", "0", "9"]
     assert said in refused(["train", "--dataset", "csv", *files, *given.split()], capsys)
+
+
+def test_bounds_of_the_target_are_among_what_a_model_of_numbers_may_lack() -> None:
+    of_classes = {"test_loss": 2.0, "base_rate_loss": 1.0}
+    assert "--target-bounds" not in str(_report.advice(of_classes))
+    assert "--target-bounds" in str(_report.advice({**of_classes, "test_rmse": 3.0}))
+    assert _report.advice({**of_classes, "test_loss": 0.5}) is None

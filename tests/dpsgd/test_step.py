@@ -115,6 +115,12 @@ def test_an_nnx_module_with_other_leaves_is_told_how_to_be_taken_apart() -> None
         start(optax.sgd(0.1), net)
 
 
+def test_parameters_to_which_no_update_can_be_added_are_refused() -> None:
+    narrow = {"w": PARAMS["w"].astype(jnp.float8_e4m3fn), "b": PARAMS["b"]}
+    with pytest.raises(jaxdp.UsageError, match=r"params\['w'\] has dtype float8_e4m3fn, to which optax adds no update"):
+        start(optax.sgd(0.1), narrow)
+
+
 def keeps_the_parameters_twice(params: Any) -> Any:
     return params, params, (jnp.zeros(3),) * 2
 

@@ -37,9 +37,10 @@ def advice(summary: dict[str, Any]) -> str | None:
     """A line where a table's model tells less than base rates or means do."""
     if not summary.get("test_loss", 0.0) > summary.get("base_rate_loss", float("inf")):
         return None
+    bounds = "--target-bounds between which the targets lie, " if "test_rmse" in summary else ""
     return (
-        "this model tells less than base rates or means alone: try fewer or no hidden layers (--hidden alone), --bounds-file in "
-        "place of one --bounds, another --lr, more --epochs, or jaxdp tune"
+        f"this model tells less than base rates or means alone: try {bounds}fewer or no hidden layers (--hidden alone), "
+        "--bounds-file in place of one --bounds, another --lr, more --epochs, or jaxdp tune"
     )
 
 

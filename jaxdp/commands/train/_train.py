@@ -53,6 +53,8 @@ from ._results import Results
 from ._room import check_microbatch, memory_explained
 from ._tables import table_problem
 
+_NAMED = 8  # columns of a table that are told by name, at most
+
 
 def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
     """Train a model as `jaxdp train` does.
@@ -459,7 +461,14 @@ def problem_for(
 ) -> Problem:
     """The problem that the options pose."""
     if options.is_table:
-        return table_problem(options, spent_before, entropy)
+        table = table_problem(options, spent_before, entropy)
+        columns = table.described["encoding"]["columns"]
+        more = f" and {len(columns) - _NAMED} more" if len(columns) > _NAMED else ""
+        say(
+            console,
+            f"ids: {table.described['id']} (the first column); learned from: {', '.join(columns[:_NAMED])}{more}",
+        )
+        return table
     progress = rows_shown if is_first() else no_progress
     data, said = read(options, devices, progress)
     if said is not None:
