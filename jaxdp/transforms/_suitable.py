@@ -50,8 +50,8 @@ def check_suitable(optimizer: optax.GradientTransformation, params: Params) -> N
 
     Raises:
         UsageError: for one that accumulates gradients, or adds noise of its own, wherever in it; that asks for more than the
-            noisy mean and the parameters; that doesn't fit the parameters; or whose numbers are NaN. For parameters of less than 16
-            bits.
+            noisy mean and the parameters; that doesn't fit the parameters; or whose numbers are NaN; and for parameters of less
+            than 16 bits.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if jnp.finfo(leaf.dtype).bits < 16:
