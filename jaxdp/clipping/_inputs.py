@@ -2,7 +2,7 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,12 @@ from .._types import Batch, Example, LossFn, Params
 from ..jaxprs._jaxpr import Jaxpr, Literal, all_equations, parts_of, subjaxprs
 from ..noise._keys import Domain, own_key
 from ._static import unmake_static
+
+_AS_SHARED = (
+    "hand over what isn't of the records, such as frozen weights, behind the data, as jaxdp.Shared(value): the loss gets it "
+    "after the example"
+)
+_ROWS_OF_CHECK = 2  # of a batch of the self-check's, whose shapes say nothing of the user's
 
 
 def check_params(params: Params) -> None:
@@ -125,20 +131,22 @@ def check_loss(
         programs.append(jax.make_jaxpr(gradient)(params, first, key, shared))
     for program in programs:
         _refuse_what_sees_several(program)
-        _refuse_closed_over_batch(program, batch, of_a_run=num_examples is not None)
+        closed_over = [*_closed_over(program)]
+        _refuse_closed_over_batch(closed_over, batch, of_a_run=num_examples is not None)
         if num_examples is not None and num_examples > 1:
-            _refuse_closed_over_rows(program, num_examples)
+            _refuse_closed_over_rows(closed_over, num_examples)
 
 
 def _refuse_what_sees_several(jaxpr: Jaxpr) -> None:
-    """What is given a whole batch, in Python or by a rule of its own, can't be seen to keep its examples apart."""
+    """What is given a whole batch outside of JAX, or by a rule of its own, can't be seen to keep its examples apart."""
     for eqn in all_equations(jaxpr):
         name = eqn.primitive.name
         if ("callback" in name or name == "ffi_call") and eqn.params.get("vmap_method") != "sequential":
+            calls = "calls a foreign function" if name == "ffi_call" else "calls back into Python"
             raise UsageError(
-                "the loss calls what isn't JAX with several examples at once, and what that makes of them can't be seen: "
-                f"compute it with jax.numpy, or before, as a part of the data; with vmap_method='sequential' ({name}) it gets "
-                "one example at a time"
+                f"the loss {calls} with several examples at once, and what it makes of them there can't be seen: compute it with "
+                "jax.numpy, or before, as a part of the data; jax.pure_callback or jax.ffi.ffi_call with "
+                "vmap_method='sequential' gets one example at a time"
             )
         if name == "custom_vmap_call":
             raise UsageError(
@@ -147,25 +155,21 @@ def _refuse_what_sees_several(jaxpr: Jaxpr) -> None:
             )
 
 
-def _refuse_closed_over_batch(jaxpr: Jaxpr, batch: Batch, *, of_a_run: bool) -> None:
+def _refuse_closed_over_batch(closed_over: Sequence[Any], batch: Batch, *, of_a_run: bool) -> None:
     """The batch itself; of a run's, what has the shape of a part of it that is more than a number an example."""
     leaves = jax.tree.leaves(batch)
-    shapes = {
-        leaf.shape for leaf in leaves if of_a_run and leaf.ndim > 1 and len(leaf) > 2
-    }  # two rows: the self-check's
-    for value in _closed_over(jaxpr):
+    shapes = {leaf.shape for leaf in leaves if of_a_run and leaf.ndim > 1 and leaf.shape[0] > _ROWS_OF_CHECK}
+    for value in closed_over:
         if jnp.shape(value) in shapes or any(value is leaf for leaf in leaves):
             raise UsageError(
                 f"the loss closes over an array of shape {jnp.shape(value)}, as the batch has: if that is made of the batch, "
                 "every example's gradient depends on all of them, and no clip norm bounds what one moves. Let the loss use its "
-                "own example alone; hand over what isn't of the records, such as frozen weights, behind the batch, as "
-                "jaxdp.Shared(value): the loss gets it after the example"
+                f"own example alone; {_AS_SHARED}"
             )
 
 
-def _refuse_closed_over_rows(jaxpr: Jaxpr, num_examples: int) -> None:
+def _refuse_closed_over_rows(closed_over: Sequence[Any], num_examples: int) -> None:
     """One array of so many rows, or so many that are alike."""
-    closed_over = [*_closed_over(jaxpr)]
     shapes = Counter((jnp.shape(value), str(value.dtype)) for value in closed_over if hasattr(value, "dtype"))
     for value in closed_over:
         shape = jnp.shape(value)
@@ -174,8 +178,7 @@ def _refuse_closed_over_rows(jaxpr: Jaxpr, num_examples: int) -> None:
             raise UsageError(
                 f"the loss closes over {what} of shape {shape}, and {num_examples} is the run's num_examples: if it is made of "
                 "the records, every example's gradient depends on all of them, and no clip norm bounds what one moves. Rows "
-                "belong into the data; hand over what isn't of the records, such as frozen weights, behind the data, as "
-                "jaxdp.Shared(value): the loss gets it after the example"
+                f"belong into the data; {_AS_SHARED}"
             )
 
 

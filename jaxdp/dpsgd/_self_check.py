@@ -259,33 +259,26 @@ class _Check:
     ) -> None:
         """Refuse what one example contributes where another, masked one changes it: by a bit, if the device makes them alike."""
         twice = jax.tree.map(lambda leaf: leaf[np.array([i] * ROWS)], batch)
-        off = self._off(self._alone(self._clipped, params, twice, i, clip_norm)[0], total)
+        off = _apart_by_leaf(self._alone(self._clipped, params, twice, i, clip_norm)[0], total)
         if not off.any():
             return
-        inexact = self._off(self._alone(self._clipped, params, batch, i, clip_norm)[0], total)
+        inexact = _apart_by_leaf(self._alone(self._clipped, params, batch, i, clip_norm)[0], total)
         changed = np.flatnonzero(~(off <= 8 * np.max(inexact)))
         if len(changed):
             what = f"is changed by another example of the batch, by {off[changed[0]]:.3g} of {clip_norm:.3g}"
             self._refuse(changed[:1], what)
 
-    def _off(self, some: list[np.ndarray], others: list[np.ndarray]) -> np.ndarray:
-        """How far apart two gradients are, by leaf."""
-        return _lengths([(a - b)[None] for a, b in zip(some, others, strict=True)])[:, 0]
-
     def _agrees_nearby(self, params: Params, batch: Batch, rounding: np.ndarray) -> bool:
         """At most of several points: each parameter moved by a thousandth, or what its type tells apart; zeros stay."""
-        agree = differ = 0
-        while agree <= _NEARBY // 2 and differ <= _NEARBY // 2:
+        differ = agree = 0
+        while max(differ, agree) <= _NEARBY // 2:
             nearby = self._nudged(params, max(1e-3, 8 * self._epsilon))
             oracle = self._oracle(nearby, batch)
-            if oracle is None:
-                differ += 1
-                continue
-            rounding = np.maximum(rounding, oracle.rounding)
-            if self._apart(nearby, batch, oracle._replace(rounding=rounding)) is None:
-                agree += 1
-            else:
-                differ += 1
+            if oracle is not None:
+                rounding = np.maximum(rounding, oracle.rounding)
+                oracle = oracle._replace(rounding=rounding)
+            agrees = oracle is not None and self._apart(nearby, batch, oracle) is None
+            differ, agree = differ + (not agrees), agree + agrees
         return agree > differ
 
     def _apart(self, params: Params, batch: Batch, oracle: _Oracle) -> tuple[np.ndarray, str] | None:
@@ -296,7 +289,7 @@ class _Check:
         slack_of_norm = relative * oracle.totals + 8 * np.linalg.norm(rounding, axis=0)
         for i in range(ROWS):
             total, norms = self._alone(self._unclipped, params, batch, i, math.inf)
-            off = _lengths([(leaf - grads[i])[None] for leaf, grads in zip(total, oracle.grads, strict=True)])[:, 0]
+            off = _apart_by_leaf(total, [grads[i, ...] for grads in oracle.grads])
             wrong = np.flatnonzero(~(off <= slack[:, i]))
             if len(wrong):
                 length = oracle.lengths[wrong[0], i]
@@ -398,3 +391,8 @@ def _on_host(tree: Any) -> list[np.ndarray]:
 def _lengths(leaves: Sequence[np.ndarray]) -> np.ndarray:
     """[leaves, examples]: how long each example's part [examples, ...] of each leaf is."""
     return np.stack([np.linalg.norm(leaf.reshape(len(leaf), -1).astype(np.float64), axis=1) for leaf in leaves])
+
+
+def _apart_by_leaf(some: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> np.ndarray:
+    """[leaves]: how far each leaf of one gradient is from that of another."""
+    return _lengths([(a - b)[None] for a, b in zip(some, others, strict=True)])[:, 0]

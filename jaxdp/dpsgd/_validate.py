@@ -78,11 +78,9 @@ class Validation:
             raise UsageError("the model can't be trained privately: " + "; ".join(map(str, self.obstacles)))
 
     def __str__(self) -> str:
-        none = "nothing in the model stands against private training" + (
-            ", if the loss sees to this:" if self.hints else ""
-        )
-        found = tuple(map(str, self.obstacles)) or (none,)
-        return "\n".join((*found, *self.hints))
+        condition = ", if the loss sees to this:" if self.hints else ""
+        none = f"nothing in the model stands against private training{condition}"
+        return "\n".join((*(map(str, self.obstacles) if self.obstacles else [none]), *self.hints))
 
 
 def validate(model: Any, *inputs: Any, **keywords: Any) -> Validation:

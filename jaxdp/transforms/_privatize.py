@@ -122,9 +122,12 @@ def of_sensitivity_from(
     least = np.float32(clip_norm)
 
     def update(updates: Any, state: Any, params: Params = None, *, sensitivity: Any = None, **extra: Any) -> Any:
-        if isinstance(sensitivity, Tracer) and jnp.shape(sensitivity) == ():
+        is_scalar = (
+            _checks.is_real(sensitivity) and jnp.shape(sensitivity) == ()
+        )  # what else there is `noise_scale` refuses
+        if is_scalar and isinstance(sensitivity, Tracer):
             sensitivity = jnp.where(sensitivity >= least, sensitivity, jnp.nan)
-        elif _checks.is_real(sensitivity) and jnp.shape(sensitivity) == () and np.float32(sensitivity) < least:
+        elif is_scalar and np.float32(sensitivity) < least:
             raise UsageError(
                 f"privatize: sensitivity={float(sensitivity):g} is below the run's clip_norm={clip_norm:g}, and so would be the "
                 "noise: pass sensitivity=out.sensitivity, of run.clipped_grad, as it is. It is the sum's; privatize divides by "

@@ -74,5 +74,5 @@ def test_a_runs_batch_without_its_mask_is_refused() -> None:
 @pytest.mark.parametrize("vmap_method", ["broadcast_all", "expand_dims"])
 def test_a_foreign_function_that_gets_several_examples_is_refused(vmap_method: str) -> None:
     foreign = jax.ffi.ffi_call("of_nobody", jax.ShapeDtypeStruct((3,), jnp.float32), vmap_method=vmap_method)
-    with pytest.raises(jaxdp.UsageError, match="calls what isn't JAX with several examples.*ffi_call"):
+    with pytest.raises(jaxdp.UsageError, match="calls a foreign function with several examples.*ffi_call"):
         jaxdp.clipped_grad(lambda params, x: params["w"] @ foreign(x), clip_norm=1.0)(PARAMS, BATCH)

@@ -217,6 +217,9 @@ def test_a_sensitivity_below_the_runs_clip_norm_is_an_error_or_nan(sensitivity: 
         assert np.isnan(update(given)).all()
     for given in (1.5, 2.0):
         assert np.isfinite(update(given)).all()
+    for given in (True, 2j, jnp.full(1, 2.0)):
+        with pytest.raises(jaxdp.UsageError, match="must be a scalar"):
+            update(given)
 
 
 def test_the_sensitivity_of_a_rule_with_a_state_is_the_states() -> None:

@@ -17,6 +17,7 @@ from .._sampling import adjacency_of
 from ._options import MOA_CATEGORIES, TrainOptions
 from ._problem import Problem, problem_of
 
+_NAMED = 8  # columns that are told by name, at most
 _HELD_BACK = 5  # by default a fifth of the records is
 
 
@@ -56,6 +57,13 @@ def table_problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | 
         classes=classes,
     )
     return problem_of(table.labelled(train, test), options, read=read, spent=ledger)
+
+
+def learned_from(table: Problem) -> str:
+    """A line on the column that is taken for the ids, and the others."""
+    columns = table.described["encoding"]["columns"]
+    more = f" and {len(columns) - _NAMED} more" if len(columns) > _NAMED else ""
+    return f"ids: {table.described['id']} (the first column); learned from: {', '.join(columns[:_NAMED])}{more}"
 
 
 def _targets(

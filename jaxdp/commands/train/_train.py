@@ -51,9 +51,7 @@ from ._recipe import overruled
 from ._report import advice, status_line, summary_table
 from ._results import Results
 from ._room import check_microbatch, memory_explained
-from ._tables import table_problem
-
-_NAMED = 8  # columns of a table that are told by name, at most
+from ._tables import learned_from, table_problem
 
 
 def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
@@ -462,12 +460,7 @@ def problem_for(
     """The problem that the options pose."""
     if options.is_table:
         table = table_problem(options, spent_before, entropy)
-        columns = table.described["encoding"]["columns"]
-        more = f" and {len(columns) - _NAMED} more" if len(columns) > _NAMED else ""
-        say(
-            console,
-            f"ids: {table.described['id']} (the first column); learned from: {', '.join(columns[:_NAMED])}{more}",
-        )
+        say(console, learned_from(table))
         return table
     progress = rows_shown if is_first() else no_progress
     data, said = read(options, devices, progress)
