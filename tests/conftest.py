@@ -17,6 +17,7 @@ jaxtyping.install_import_hook([f"jaxdp.{room}" for room in _rooms], "typecheckin
 
 # Tests compile more than they compute. CI runs slow ones of what users compute with XLA_FLAGS="", that is, optimised as usual.
 _quick_to_compile = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+_quick_to_compile += " --xla_cpu_parallel_codegen_split_count=1"  # both processors are busy
 if jax.__version_info__ < (0, 11):  # newer XLA has one way to emit fusions, and stops at flags that it doesn't know
     _quick_to_compile += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("XLA_FLAGS", _quick_to_compile)

@@ -1,5 +1,31 @@
-"""The checker that executes jaxdp's annotations in the tests; an int passes for a float, as PEP 484 says."""
+"""The checker that executes jaxdp's annotations in the tests; an int passes for a float, as PEP 484 says.
+
+Making one takes longer than most calls: it is made when its function is first called, and of functions that are defined in
+another, once for all that are alike.
+"""
+
+import functools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
 
 from beartype import BeartypeConf, beartype
 
-checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
+_by_beartype = beartype(conf=BeartypeConf(is_pep484_tower=True))
+_made: dict[Any, tuple[Callable[..., Any] | None, dict[str, Any]]] = {}
+
+
+def checked(function: FunctionType) -> Callable[..., Any]:
+    """The same function, whose arguments and result are held to their annotations."""
+    defaults = len(function.__defaults__ or ()), frozenset(function.__kwdefaults__ or ())
+    alike = function.__module__, function.__qualname__, function.__code__, defaults
+
+    @functools.wraps(function)
+    def check(*args: Any, **kwargs: Any) -> Any:
+        made, annotations = _made.get(alike, (None, {}))
+        if made is None or annotations != function.__annotations__:
+            made = _by_beartype(function)
+            _made[alike] = made, dict(function.__annotations__)
+        return made(*args, **kwargs)
+
+    return check

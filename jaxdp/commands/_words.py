@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import inspect
 import itertools
 import textwrap
@@ -26,9 +27,11 @@ _OPEN = "unset"
 
 @IN_WORDS.primitive_rule
 def _number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    kind: Any = info.type
-    if kind not in _NUMBERS:
-        return None
+    return _of_numbers(info.type) if info.type in _NUMBERS else None
+
+
+@functools.cache
+def _of_numbers(kind: type[Any]) -> PrimitiveConstructorSpec[Any]:
     metavar, words = _NUMBERS[kind]
 
     def read(given: list[str]) -> Any:
