@@ -136,13 +136,26 @@ def _shifted_inputs(eqn: Eqn, x: jax.Array) -> Iterator[jax.Array]:
     out = [eqn.outvars[0].aval.shape[i] for i in numbers.out_spec[2:]]
     strides, dilation = eqn.params["window_strides"], eqn.params["rhs_dilation"]
     x = jnp.transpose(x, (batch, *space, channel))
-    spread = zip(eqn.params["padding"], eqn.params["lhs_dilation"], strict=True)
-    x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *((lo, hi, d - 1) for (lo, hi), d in spread), (0, 0, 0)])
+    zero, early = jnp.zeros((), x.dtype), [by == 1 for by in strides]
+    around = [(lo * now, hi * now) for (lo, hi), now in zip(eqn.params["padding"], early, strict=True)]
+    spread = [(lo, hi, d - 1) for (lo, hi), d in zip(around, eqn.params["lhs_dilation"], strict=True)]
+    x = jax.lax.pad(x, zero, [(0, 0, 0), *spread, (0, 0, 0)])
+    before = [lo * (not now) for (lo, _), now in zip(eqn.params["padding"], early, strict=True)]
     for offset in product(*(range(size) for size in window)):
-        start = [o * d if n else 0 for o, d, n in zip(offset, dilation, out, strict=True)]
-        stop = [s + (n - 1) * by + 1 if n else s for s, n, by in zip(start, out, strides, strict=True)]
-        seen = jax.lax.slice(x, (0, *start, 0), (x.shape[0], *stop, x.shape[-1]), (1, *strides, 1))
-        yield _in_groups(eqn, seen)
+        starts = [o * d - lo for o, d, lo in zip(offset, dilation, before, strict=True)]
+        seen = [_seen(start, *axis) for start, *axis in zip(starts, strides, x.shape[1:-1], out, strict=True)]
+        part = x[:, *(within for within, _ in seen)]
+        yield _in_groups(eqn, jax.lax.pad(part, zero, [(0, 0, 0), *(late for _, late in seen), (0, 0, 0)]))
+
+
+def _seen(start: int, stride: int, size: int, out: int) -> tuple[slice, tuple[int, int, int]]:
+    """Of an axis, what one position in the kernel sees at each output, and the zeros before and after it.
+
+    Sliced before it is padded: a TPU takes 71 thousand cycles to pad 16 × 32 × 32 × 64 inputs by one row and column.
+    """
+    first = min(max(0, -(start // stride)), out)
+    last = max(first, min(out, -((start - size) // stride)))
+    return slice(start + first * stride, start + last * stride, stride), (first, out - last, 0)
 
 
 def _inverse(permutation: Sequence[int]) -> tuple[int, ...]:
