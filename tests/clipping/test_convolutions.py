@@ -1,5 +1,6 @@
 """Convolutions put in order compute what they computed before, wherever they stand, and so do those arranged for a TPU."""
 
+import itertools
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from jax import export
 
 import jaxdp
+from jaxdp.clipping.ghost.rules._conv import _seen
 from jaxdp.jaxprs import for_cpus
 from jaxdp.jaxprs._jaxpr import CONV, parts_of, subjaxprs
 
@@ -133,3 +135,10 @@ def convolutions(jaxpr: Any) -> Any:
             yield eqn
         for body in subjaxprs(eqn):
             yield from convolutions(body)
+
+
+def test_a_window_that_steps_on_sees_what_it_sees_of_an_axis_that_is_padded() -> None:
+    for start, stride, size, out in itertools.product(range(-9, 10), range(1, 5), range(7), range(7)):
+        within, (before, after, _) = _seen(start, stride, size, out)
+        seen = [None] * before + list(range(size))[within] + [None] * after
+        assert seen == [at if 0 <= at < size else None for at in range(start, start + out * stride, stride)]
