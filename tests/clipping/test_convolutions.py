@@ -97,6 +97,22 @@ def test_what_is_compiled_for_a_tpu_gives_the_same_clipped_sum(channels: int, pr
     np.testing.assert_allclose(there.call(kernel, x), here(kernel, x), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("uses", [1, 2])
+def test_parts_of_patches_are_multiplied_apart_in_what_is_compiled_for_a_tpu(uses: int) -> None:
+    x, kernel = jax.random.normal(jax.random.key(0), (5, 4, 4, 64)), jnp.full((3, 3, 64, 80), 0.01)
+    same = lambda kernel, x: jax.lax.conv_general_dilated(
+        x[None], kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    loss = lambda kernel, x: sum(jnp.sum(jnp.sin(same(kernel, x[i:]))) for i in range(uses))
+    clipped = jaxdp.clipped_grad(loss, clip_norm=1.0, precision="bfloat16", method="ghost")
+    here = jax.jit(lambda params, x: clipped(params, x))
+    there = export.export(here, platforms=["tpu"], disabled_checks=ANYWHERE)(kernel, x)
+    products = [text.count("stablehlo.dot_general") for text in (there.mlir_module(), here.lower(kernel, x).as_text())]
+    assert products[0] - products[1] == 8 * uses * (uses + 1) / 2
+    for found, expected in zip(jax.tree.leaves(there.call(kernel, x)), jax.tree.leaves(here(kernel, x)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("tokens", "order"), [pytest.param(6, "0, 2, 1, 3", marks=pytest.mark.slow), (256, "0, 2, 3, 1")]
 )

@@ -23,6 +23,7 @@ Products below float32's range count as \(2^{-126}\), those above it make the bo
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import jax
@@ -147,10 +148,23 @@ def _squares_error(sites: Sequence[Site], at_once: int) -> float:
 
 
 def _products(x: Any, y: Any) -> Float[Array, "E S T"]:
-    """All inner products of two sets of rows of rounded numbers, whose products are exact in any precision."""
+    """All inner products of two sets of rows of rounded numbers, whose products are exact in any precision.
+
+    A TPU adds up those of the rows' parts, which it would have to copy into whole rows first: of WRN-16-4's clipped gradient at
+    16 images, 138 thousand of 2.68 million cycles. On others one product is one kernel.
+    """
     assert isinstance(x, Dense)
-    entries = tuple(range(2, x.rows.ndim))
-    left, right = (side.rows.astype(jnp.float32) for side in (x, y))
+    whole = lambda: _inner_products(x.rows, y.rows)
+    if not x.parts or [part.shape[2] for part in x.parts] != [part.shape[2] for part in y.parts]:
+        return whole()
+    return jax.lax.platform_dependent(
+        tpu=lambda: reduce(jnp.add, map(_inner_products, x.parts, y.parts)), default=whole
+    )
+
+
+def _inner_products(x: Float[Array, "E S *p"], y: Float[Array, "E T *p"]) -> Float[Array, "E S T"]:
+    entries = tuple(range(2, x.ndim))
+    left, right = (rows.astype(jnp.float32) for rows in (x, y))
     return jax.lax.dot_general(left, right, ((entries, entries), ((0,), (0,))), precision="default")
 
 

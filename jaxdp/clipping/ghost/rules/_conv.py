@@ -54,7 +54,9 @@ def outer_products(
     eqn: Eqn, operand: int, how: Layout, others: Sequence[jax.Array], cotangent: jax.Array
 ) -> OuterProducts:
     """The patches, and the output's cotangent as rows."""
-    return OuterProducts(Dense(_patches(eqn, how, others[0])), Dense(_right(eqn, how, cotangent)))
+    parts = _parts(eqn, how, others[0])
+    left = Dense(jnp.concatenate(parts, axis=2), () if _is_one_piece(eqn) else parts)
+    return OuterProducts(left, Dense(_right(eqn, how, cotangent)))
 
 
 def gradient(
@@ -67,7 +69,8 @@ def gradient(
 ) -> list[jax.Array]:
     """One example's gradient, a matrix product for each position in the kernel, or one with all patches."""
     if _is_one_piece(eqn):
-        return [_product_of_few_channels(_patches(eqn, how, others[0]), _right(eqn, how, cotangent), precision)]
+        patches = jnp.concatenate(_parts(eqn, how, others[0]), axis=2)
+        return [_product_of_few_channels(patches, _right(eqn, how, cotangent), precision)]
     # Positions on their own axes: products read shifted slices where they are, which as rows would be copied first.
     x, right = in_order_on_tpus(others[0]), _outputs(eqn, in_order_on_tpus(cotangent))
     positions = tuple(range(right.ndim - 2))
@@ -104,8 +107,9 @@ def _is_one_piece(eqn: Eqn) -> bool:
     return eqn.invars[1].aval.shape[eqn.params["dimension_numbers"].rhs_spec[1]] < 8
 
 
-def _patches(eqn: Eqn, how: Layout, x: jax.Array) -> jax.Array:
-    return jnp.concatenate([_in_rows(how, seen) for seen in _shifted_inputs(eqn, x)], axis=2)
+def _parts(eqn: Eqn, how: Layout, x: jax.Array) -> tuple[jax.Array, ...]:
+    """Of the patches, what each position in the kernel sees."""
+    return tuple(_in_rows(how, seen) for seen in _shifted_inputs(eqn, x))
 
 
 def _right(eqn: Eqn, how: Layout, cotangent: jax.Array) -> jax.Array:

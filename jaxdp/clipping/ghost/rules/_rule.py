@@ -76,9 +76,15 @@ class Layout:
 
 
 class Dense(NamedTuple):
-    """Vectors as rows [E, T, p] of any floating dtype; p may stand for several axes."""
+    """Vectors as rows of any floating dtype.
+
+    Attributes:
+        rows: [E, T, p], where p may stand for several axes.
+        parts: the arrays, if any, that one upon another on the last axis are the rows.
+    """
 
     rows: Float[Array, "E T *p"]
+    parts: tuple[Float[Array, "E T _"], ...] = ()
 
     @property
     def row_count(self) -> int:
