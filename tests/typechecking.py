@@ -1,10 +1,8 @@
 """The checker that executes jaxdp's annotations in the tests; an int passes for a float, as PEP 484 says.
 
-Making one takes longer than most calls: it is made when its function is first called, and of functions that are defined in
-another, once for all that are alike.
+Making one takes longer than most calls: of functions that are defined in another it is made once for all that are alike.
 """
 
-import functools
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -16,16 +14,12 @@ _made: dict[Any, tuple[Callable[..., Any] | None, dict[str, Any]]] = {}
 
 
 def checked(function: FunctionType) -> Callable[..., Any]:
-    """The same function, whose arguments and result are held to their annotations."""
+    """A function whose arguments and result are held to the same annotations, which is all that jaxtyping makes of one."""
     defaults = len(function.__defaults__ or ()), frozenset(function.__kwdefaults__ or ())
     alike = function.__module__, function.__qualname__, function.__code__, defaults
-
-    @functools.wraps(function)
-    def check(*args: Any, **kwargs: Any) -> Any:
-        made, annotations = _made.get(alike, (None, {}))
-        if made is None or annotations != function.__annotations__:
-            made = _by_beartype(function)
-            _made[alike] = made, dict(function.__annotations__)
-        return made(*args, **kwargs)
-
-    return check
+    made, annotations = _made.get(alike, (None, {}))
+    if made is None or annotations != function.__annotations__:
+        annotations = dict(function.__annotations__)
+        made = _by_beartype(function)
+        _made[alike] = made, annotations
+    return made
