@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Shaped
 from .. import _checks
 from .._errors import UsageError
 from .._types import Params
+from ..clipping import takes_rng
 
 
 def group_by_user(
@@ -90,19 +91,22 @@ def loss_of_user(loss_fn: Callable[..., Float[Array, ""]]) -> Callable[..., Floa
     """The loss of a user: the mean of `loss_fn(params, record, *shared)` over their records.
 
     Args:
-        loss_fn: the loss of one record; a scalar, without auxiliary data.
+        loss_fn: the loss of one record; a scalar, without auxiliary data. One that takes `rng=` (dropout) gets a key of its own
+            for each record.
 
     Returns:
         A function of `(params, (records, mask), *shared)`, as `jaxdp.clipped_grad` and `make_step` take it for the arrays that
-        `group_by_user` gives. A user with fewer records weighs as much as one with many.
+        `group_by_user` gives, which takes `rng=` where `loss_fn` does. A user with fewer records weighs as much as one with many.
     """
 
-    _checks.function("loss_fn", loss_fn, "give a function of (params, record)")
-
-    def loss(params: Params, user: tuple[Any, Bool[Array, " k"]], *shared: Any) -> Float[Array, ""]:
+    def mean(
+        params: Params, user: tuple[Any, Bool[Array, " k"]], shared: tuple[Any, ...], **keys: Any
+    ) -> Float[Array, ""]:
         records, mask = user
-        losses = jax.vmap(lambda record: loss_fn(params, record, *shared))(records)
+        losses = jax.vmap(lambda record, key: loss_fn(params, record, *shared, **key))(records, keys)
         total = jnp.sum(jnp.where(mask, losses, jnp.zeros((), losses.dtype)))
         return total / jnp.maximum(jnp.sum(mask), 1).astype(losses.dtype)
 
-    return loss
+    if takes_rng(loss_fn):
+        return lambda params, user, *shared, rng: mean(params, user, shared, rng=jax.random.split(rng, user[1].size))
+    return lambda params, user, *shared: mean(params, user, shared)

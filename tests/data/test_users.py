@@ -80,6 +80,33 @@ def test_a_run_over_users_trains() -> None:
             step(state, wrong)
 
 
+def test_each_record_of_a_user_gets_a_key_of_its_own() -> None:
+    grouped, mask = group_by_user(RECORDS, USERS, records_per_user=4, rng=np.random.default_rng(0))
+    users = jnp.asarray(grouped), jnp.asarray(mask)
+    mean_loss = loss_of_user(lambda w, x, shift, *, rng: jnp.sum(w) * (jax.random.uniform(rng) + shift))
+    draws = jax.vmap(jax.random.uniform)(jax.random.split(jax.random.key(3), 4))
+    for records in (1, 2, 4):
+        user = jax.tree.map(lambda array: array[0], users)[0], jnp.arange(4) < records
+        np.testing.assert_allclose(
+            mean_loss(jnp.ones(1), user, 2.0, rng=jax.random.key(3)), draws[:records].mean() + 2.0, rtol=1e-6
+        )
+    run = jaxdp.DPSGD(
+        num_examples=3,
+        expected_batch_size=2,
+        steps=1,
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        unit="user",
+        records_per_user=4,
+    )
+    step = run.make_step(
+        loss_of_user(lambda w, x, *, rng: jnp.sum((w - x) ** 2 * jax.random.bernoulli(rng, 0.5, x.shape))),
+        optax.sgd(0.1),
+    )
+    state, _ = step(step.init(jnp.zeros(2), jax.random.key(0)), users)
+    assert np.isfinite(state.params).all()
+
+
 def test_records_and_users_of_different_numbers_are_refused() -> None:
     with pytest.raises(jaxdp.UsageError, match="disagree"):
         group_by_user(RECORDS[:3], USERS, records_per_user=2, rng=np.random.default_rng(0))
