@@ -73,7 +73,7 @@ def statement(
     unit, several = run.unit_in_words
     return "\n\n".join(
         [
-            _guarantee(run, delta, made, accountant),
+            _guarantee(run, delta, made, accountant, alone=not (spent_before and spent_before.entries)),
             *_ledger(run, delta, made, spent_before or Ledger(adjacency=run.adjacency)),
             f"Unit and adjacency: {unit}; two data sets are neighbours if {IN_WORDS[run.adjacency].format(unit=run.unit)}. The "
             f"number of {several}, {run.num_examples:,}, is treated as public.",
@@ -90,19 +90,20 @@ def statement(
     )
 
 
-def _guarantee(run: StatedRun, delta: float, made: int, first: str) -> str:
+def _guarantee(run: StatedRun, delta: float, made: int, first: str, *, alone: bool) -> str:
     spent = _figures(run, delta, made)
+    quoted = "either may be quoted" + ("" if alone else " for this training alone, not for all the uses of its data")
     if len(spent) == 2:
         rdp, pld = spent["rdp"], spent["pld"]
         if first == "pld":
             return (
                 f"This training satisfies {_pair(pld)}-differential privacy by the PLD accountant of Google's dp-accounting, and "
-                f"{_pair(rdp)} by its RDP accountant (optimal order {rdp.order:g}). Both hold; either may be quoted."
+                f"{_pair(rdp)} by its RDP accountant (optimal order {rdp.order:g}). Both hold; {quoted}."
             )
         tighter = ", which is tighter" if pld.epsilon < rdp.epsilon else ""
         return (
             f"This training satisfies {_pair(rdp)}-differential privacy by the RDP accountant of Google's dp-accounting (optimal "
-            f"order {rdp.order:g}), and {_pair(pld)} by its PLD accountant{tighter}. Both hold; either may be quoted."
+            f"order {rdp.order:g}), and {_pair(pld)} by its PLD accountant{tighter}. Both hold; {quoted}."
         )
     if "rdp" in spent:
         return (

@@ -51,7 +51,12 @@ def check_batch(batch: Batch, fix: str = "give arrays with a leading axis [B], t
     sizes = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         if jnp.ndim(leaf) == 0:
-            raise UsageError(f"batch{jax.tree_util.keystr(path)} is a scalar: every leaf needs a leading axis [B]")
+            listed = (
+                " (a list is a tree of its items: give numpy.asarray of it)" if isinstance(leaf, int | float) else ""
+            )
+            raise UsageError(
+                f"batch{jax.tree_util.keystr(path)} is a scalar: every leaf needs a leading axis [B]{listed}"
+            )
         sizes[jax.tree_util.keystr(path) or "(the array itself)"] = jnp.shape(leaf)[0]
     if not sizes:
         raise UsageError("batch has no leaves: pass a pytree of arrays with a leading axis [B]")
@@ -98,7 +103,15 @@ def check_loss(
     _check_call(loss_fn, params, batch, shared, {} if rng is None else {"rng": rng})
 
     def one_example(params: Params, example: Example, key: Any, shared: Any) -> Any:
-        out = loss_of_example(loss_fn, params, example, key, shared)
+        try:
+            out = loss_of_example(loss_fn, params, example, key, shared)
+        except UsageError:
+            raise
+        except Exception as error:
+            error.add_note(
+                f"loss_fn is given one example at a time, without an axis of the batch: {_in_words(example)}."
+            )
+            raise
         _checks.numbers_alone(
             "what the loss returned", out, "return a floating-point scalar (and, with has_aux=True, arrays)"
         )
@@ -232,6 +245,12 @@ def loss_of_example(loss_fn: LossFn, params: Params, example: Example, key: Any,
     """The loss of one example, with its auxiliary data if it has any; without a key, it gets no `rng`."""
     keywords = {} if key is None else {"rng": key}
     return loss_fn(params, example, *unmake_static(shared), **keywords)
+
+
+def _in_words(example: Example) -> str:
+    """The arrays of an example, with their types and shapes."""
+    leaves = jax.tree_util.tree_leaves_with_path(example)
+    return ", ".join(f"example{jax.tree_util.keystr(path)} {leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves)
 
 
 def shapes_of_row(batch: Batch) -> Any:

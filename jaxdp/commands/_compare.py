@@ -100,7 +100,9 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
                     shown[name] = float(shown[name])
                 if shown["seconds"] is not None:  # which stays in private/
                     shown["seconds"] = float(shown["seconds"])
-            runs.append({"name": path.resolve().name, "epsilon": epsilon, "accountant": accountant, **shown})
+                total = max(epsilon, float(summary.get("total_epsilon", epsilon))) if epsilon is not None else None
+            spent = {"epsilon": epsilon, "total_epsilon": total, "accountant": accountant}
+            runs.append({"name": path.resolve().name, **spent, **shown})
     return sorted(runs, key=lambda run: run["test_rmse"] if run["test_accuracy"] is None else -run["test_accuracy"])
 
 
@@ -133,8 +135,14 @@ def _table(title: str, runs: list[dict[str, Any]], wide: bool) -> Table:
         table.add_row(
             Text(run["name"]),
             shown_figure(figure_of(run), run[figure_of(run)])[1],
-            f"{run['epsilon']:.4f} ({run['accountant'].upper()})" if private else "no privacy",
+            _epsilon_in_words(run) if private else "no privacy",
             *(parameters if wide else ()),
             "" if run["seconds"] is None else f"{run['seconds']:.0f} s",
         )
     return table
+
+
+def _epsilon_in_words(run: dict[str, Any]) -> str:
+    """A run's own, and that of all its data were used for."""
+    own, total = f"{run['epsilon']:.4f} ({run['accountant'].upper()})", run["total_epsilon"]
+    return f"{total:.4f} with the ledger, {own} alone" if total > run["epsilon"] else own

@@ -81,7 +81,8 @@ def plot_comparison(runs: list[dict[str, Any]], path: Path) -> None:
     """Draw test accuracy against ε for finished runs, beside it the error of predicted numbers; those without privacy as lines.
 
     Args:
-        runs: with name, test_accuracy or test_rmse, epsilon (None without privacy), accountant and delta.
+        runs: with name, test_accuracy or test_rmse, epsilon (None without privacy), total_epsilon (with the ledger), accountant
+            and delta.
         path: where to write the picture, all or nothing.
     """
     names = [name for name in _COMPARED if any(figure_of(run) == name for run in runs)]
@@ -96,10 +97,10 @@ def _compare_on(axis: Any, runs: list[dict[str, Any]], name: str) -> None:
     label, scale = _COMPARED[name]
     private = [run for run in runs if run["epsilon"] is not None]
     for run in private:
-        axis.plot(run["epsilon"], scale * run[name], "o", markersize=5)
+        axis.plot(run["total_epsilon"], scale * run[name], "o", markersize=5)
         axis.annotate(
             run["name"],
-            (run["epsilon"], scale * run[name]),
+            (run["total_epsilon"], scale * run[name]),
             fontsize=7,
             xytext=(4, -9),
             textcoords="offset points",

@@ -251,3 +251,13 @@ def test_per_example_grads_are_the_unclipped_gradients() -> None:
 def test_bad_input_is_refused_with_the_fix(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(jaxdp.UsageError, match=message):
         call()
+
+
+def test_an_error_in_a_loss_says_what_it_was_given() -> None:
+    grad_fn = jaxdp.clipped_grad(lambda w, x: jnp.sum(x[0].reshape(3, -1) @ w), clip_norm=1.0)
+    with pytest.raises(TypeError) as error:
+        grad_fn(jnp.ones(2), (jnp.ones((3, 2)), jnp.ones(3, jnp.int32)))
+    assert "one example at a time" in error.value.__notes__[0]
+    assert "example[0] float32[2], example[1] int32[]" in error.value.__notes__[0]
+    with pytest.raises(jaxdp.UsageError, match=r"a list is a tree of its items: give numpy\.asarray"):
+        grad_fn(jnp.ones(2), ([[1.0, 2.0]], [1]))

@@ -399,6 +399,23 @@ def test_options_of_another_shape_are_told_when_a_run_is_to_go_on(
     assert said in refused(["train", "--resume", str(tmp_path)], capsys)
 
 
+def test_what_the_ledger_held_before_is_compared_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = {"dataset": "mnist", "test_accuracy": 0.9, "epsilon": {"rdp": 2.1}, "accountant": "rdp", "delta": 1e-5}
+    for name, total in (("second", 3.0), ("tighter", 1.9)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        (tmp_path / name / "summary.json").write_text(json.dumps(summary | {"total_epsilon": total}))
+        cli.main(["compare", str(tmp_path / name), "--output", str(tmp_path / f"{name}.png")])
+    said = capsys.readouterr().out
+    assert "3.0000 with the ledger" in said
+    assert "1.9" not in said  # by a tighter accountant than what is shown of the run alone
+    cli.main(["compare", str(tmp_path), "--json", "--output", str(tmp_path / "both.png")])
+    assert [(run["epsilon"], run["total_epsilon"]) for run in json.loads(capsys.readouterr().out)] == [
+        (2.1, 3.0),
+        (2.1, 2.1),
+    ]
+
+
 @pytest.mark.parametrize("content", ["[]", "{}", '{"epsilon": 3, "accountant": "rdp"}', '{"test_accuracy": "x"}', "{"])
 def test_a_summary_of_another_shape_is_told_of_its_file(
     content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -416,6 +416,21 @@ def test_what_a_user_got_wrong_is_told(finished: Path, tmp_path: Path, capsys: p
     assert "is a run of `jaxdp pate`" in refused(["train", "--resume", str(finished)], capsys)
 
 
+def test_predictions_the_other_way_round_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "p.npy", np.zeros((5, 3), np.int64))
+    common = ["pate", "label", str(tmp_path / "p.npy"), "--num-classes", "2", "--records", "9", "--delta", "0.01"]
+    common += ["--aggregator", "gnmax", "--output", str(tmp_path / "new")]
+    said = refused(common, capsys)
+    assert "understood as 5 teachers x 3 examples) has more teachers than examples" in said
+    assert "--teachers=5" in said
+    assert "disagree: give the predictions transposed" in refused([*common, "--teachers", "3"], capsys)
+    assert "disagree: give a row for each teacher" in refused([*common, "--teachers", "4"], capsys)
+    assert "--teachers=0 must be" in refused([*common, "--teachers", "0"], capsys)
+    assert not (tmp_path / "new").exists()
+    cli.main([*common, "--teachers", "5"])
+    assert json.loads((tmp_path / "new" / "statement.json").read_text())["asked"] == 3
+
+
 @pytest.mark.slow
 def test_files_that_hold_no_predictions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "bad.csv"

@@ -257,7 +257,7 @@ def test_a_second_process_in_a_folder_is_refused_until_the_first_is_dead(
     monkeypatch.chdir(tmp_path)
     common = ["--data-dir", str(FIXTURES), "--delta", "1e-3"]
     pate = ["pate", *common, "--teachers", "8", "--queries", "9", "--teacher-batch-size", "16"]
-    np.save(tmp_path / "p.npy", np.zeros((4, 3), np.int64))
+    np.save(tmp_path / "p.npy", np.zeros((3, 4), np.int64))
     label = ["pate", "label", str(tmp_path / "p.npy"), "--num-classes", "2", "--records", "9", "--aggregator", "gnmax"]
     for command in (["train", *common], pate, [*label, "--delta", "0.01"]):
         said = refused([*command, "--output", str(folder)], capsys)

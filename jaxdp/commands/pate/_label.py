@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Int
 from rich.console import Console
 
 from ... import _checks
@@ -38,6 +39,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
     check_seed(options.seed)
     _checks.delta(options.delta, _checks.count("--records", options.records, "give the number of private records"))
     predictions = read_predictions(options.predictions)
+    _check_way_round(options, predictions)
     if options.records < len(predictions):
         raise UsageError(
             f"--records={options.records} is fewer than the {len(predictions)} teachers of {options.predictions}, and no two "
@@ -66,6 +68,21 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
     say(console, check_predictions(predictions))
     console.print(epsilon_table(folder.read_json(f"{PRIVATE}/report.json")))
     say(console, f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}")
+
+
+def _check_way_round(options: LabelOptions, predictions: Int[np.ndarray, "teachers examples"]) -> None:
+    """Refuse predictions of another number of teachers than is said, and more teachers than examples unless it is said."""
+    understood, (found, examples) = check_predictions(predictions), predictions.shape
+    if options.teachers is None:
+        if found > examples:
+            raise UsageError(
+                f"{options.predictions} ({understood}) has more teachers than examples, and epsilon is false if they are the "
+                f"other way round: give --teachers={found} if a row is a teacher, or else the predictions transposed"
+            )
+        return
+    if _checks.count("--teachers", options.teachers, "give the number of teachers") != found:
+        fix = "give the predictions transposed" if options.teachers == examples else "give a row for each teacher"
+        raise UsageError(f"--teachers={options.teachers} and {options.predictions} ({understood}) disagree: {fix}")
 
 
 def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> None:

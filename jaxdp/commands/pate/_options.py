@@ -177,6 +177,8 @@ class LabelOptions(MechanismOptions):
     """number of classes; a prediction is a number from 0 to this less one"""
     records: int
     """how many private records the teachers learned from, all together; taken as public"""
+    teachers: int | None = None
+    """how many teachers predicted, that a file the other way round be an error; needed where they outnumber the examples"""
     target_epsilon: float | None = None
     """budget for the data-independent epsilon: stop before the example that might overrun it; none if not given"""
     max_answers: int | None = None
