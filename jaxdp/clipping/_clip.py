@@ -6,6 +6,7 @@ with the mask m, the clip norm C and the rounding bound γ, `_norm.relative_erro
 Removing or adding one example moves S by at most C.
 """
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from ._norm import ONE_SUM, UNIT_ROUNDOFF, per_example_norms, relative_error_bou
 from .rules import ClipRule, Groups
 from .rules._rule import ROUND_DOWN
 
+_BLOCK = 64  # examples that are added up one upon another
 _SMALL = 4096  # entries of a leaf; copying them costs less than an operation of their own
 
 
@@ -218,7 +220,8 @@ def sum_weighted_apart(
 ) -> Float[Array, "..."]:
     """As `sum_weighted`, of a leaf as it is."""
     column = (-1, *[1] * (leaf.ndim - 1))
-    return jnp.sum(jnp.where(usable.reshape(column), leaf * factors.reshape(column), 0), axis=0)
+    weighted = jnp.where(usable.reshape(column), leaf * factors.reshape(column), 0)
+    return _sum_in_blocks(lambda rows: jnp.sum(rows, axis=-leaf.ndim), 4 * _BLOCK, weighted)
 
 
 def sum_weighted(
@@ -228,4 +231,23 @@ def sum_weighted(
     matrix = jnp.where(usable[:, None], matrix, 0)
     # As a product, not as a sum of scaled rows, which XLA's CPU compiler fuses with the norms and makes 5 times slower;
     # at the highest precision, since TF32 would round the clipped gradients up or down.
-    return jnp.matmul(factors, matrix, precision=jax.lax.Precision.HIGHEST)
+    product = functools.partial(jnp.einsum, "...b,...bn->...n", precision=jax.lax.Precision.HIGHEST)
+    return _sum_in_blocks(product, _BLOCK, factors, matrix)
+
+
+def _sum_in_blocks(
+    add_up: Callable[..., Float[Array, "*k_and_entry"]], block: int, *of_examples: Float[Array, "B ..."]
+) -> Float[Array, "..."]:
+    """`add_up` of blocks of examples, [k, block, ...], whose sums [k, ...] are added up in pairs, and of those left over.
+
+    Fewer additions one upon another: how far rounding takes a sum of many examples off grows with their number (`_reducer`).
+    """
+    size = of_examples[0].shape[0]
+    if size <= block:
+        return add_up(*of_examples)
+    whole = size // block * block
+    parts = add_up(*(x[:whole].reshape(-1, block, *x.shape[1:]) for x in of_examples))
+    while len(parts) > 1:
+        pairs = parts[: len(parts) // 2] + parts[len(parts) // 2 : len(parts) // 2 * 2]
+        parts = jnp.concatenate([pairs, parts[-1:]]) if len(parts) % 2 else pairs
+    return parts[0] + add_up(*(x[whole:] for x in of_examples)) if size > whole else parts[0]

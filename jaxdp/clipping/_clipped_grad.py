@@ -16,7 +16,7 @@ from ._arithmetic import PRECISIONS, arithmetic_of
 from ._clip import ClippedSum, Clipping
 from ._inputs import check_batch, check_loss, check_mask, check_params, example_keys
 from ._per_example import sum_by_vmap
-from ._reducer import Examples, reduce_examples, slice_batch, usual_microbatch_size
+from ._reducer import MOST_EXAMPLES, Examples, are_many, given_back, reduce_examples, slice_batch, usual_microbatch_size
 from ._shared import unwrap_shared
 from ._static import make_static
 from .ghost import Explanation, Traced, check_covered, explain, sum_by_ghost, trace_loss
@@ -117,7 +117,9 @@ class ClippedGrad:
                 used=used,
                 positions=size,
                 microbatch_size=microbatch_size,
+                many=are_many(size, microbatch_size),
             )
+            grads = given_back(grads)
         sensitivity = jnp.float32(clip_norm)
         next_state = self.rule.advance(rule_state, self.rule.observe(norms, mask, sensitivity))
         return ClippedGrads(grads, losses, norms, aux, sensitivity, next_state)
@@ -179,9 +181,14 @@ class ClippedGrad:
         )
 
     def usual_microbatch_size(self, loss: Traced | None, params: Params, examples: float, devices: int = 1) -> int:
-        """How many of a batch's examples to process at once: as the user says, or under "auto" what suits each device, or all."""
-        if self.microbatch_size is not None or self.method != "auto" or loss is None:
+        """How many of a batch's examples to process at once: as the user says, or under "auto" what suits each device, or all.
+
+        Under "ghost" no more than whose sum, one product, rounding leaves near to what it is.
+        """
+        if self.microbatch_size is not None or loss is None:
             return self.microbatch_size or math.ceil(examples)
+        if self.method != "auto":
+            return math.ceil(examples / math.ceil(examples / (devices * MOST_EXAMPLES)))
         parameters = sum(4 * math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
         return devices * usual_microbatch_size(examples / devices, loss.plan.activations, parameters)
 
@@ -240,8 +247,8 @@ def clipped_grad(
         strict: refuse, with an error that names the place, a parameter whose gradient would be materialised and is
             larger than what it is used in.
         microbatch_size: how many examples to process at once; by default what suits the device under "auto", else the whole
-            batch. Bounds memory; need not divide B; changes no result beyond the order of the sum. Microbatches of padding
-            alone at the end of a batch are not computed.
+            batch, or under "ghost" 1,024 at the most. Bounds memory; need not divide B; changes no result beyond the order of
+            the sum. Microbatches of padding alone at the end of a batch are not computed.
         precision: of the norms and sums of "auto" and "ghost". "float32": all of it. "bfloat16": weight gradients from factors
             that are rounded once to what a TPU's matrix unit reads, as in ordinary training there; norms are those of the
             rounded numbers, as upper bounds that are a per cent or two higher as a rule, and more over hundreds of rows that

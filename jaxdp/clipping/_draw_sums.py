@@ -20,7 +20,7 @@ from .._types import Batch, Params
 from ..sampling import Draw
 from ._clipped_grad import ClippedGrad
 from ._inputs import check_batch, check_loss, example_keys
-from ._reducer import Examples, gather_drawn, reduce_examples
+from ._reducer import Examples, are_many, gather_drawn, given_back, reduce_examples
 from .ghost import Traced
 
 
@@ -121,6 +121,7 @@ class Summing:
                 used=used,
                 positions=positions,
                 microbatch_size=size,
+                many=are_many(self.usual_size, size),
                 onto=onto,
             )[0]
 
@@ -169,6 +170,7 @@ class Summing:
                 used=count,
                 positions=microbatches * size,
                 microbatch_size=size,
+                many=are_many(self.usual_size, size),
                 onto=onto,
             )[0]
 
@@ -179,7 +181,8 @@ class Summing:
         rule = self.grad_fn.rule
         sensitivity = jnp.float32(rule.clip_norm_now(rule_state, self.grad_fn.clip_norm))
         changed: tuple[Any, ...] = () if change is None else (change.of, sensitivity, change.state)
-        sums = addends if self.spread is None else self.spread.add_up(addends, *changed)
+        own = given_back(addends)
+        sums = own if self.spread is None else self.spread.add_up(own, *changed)
         grads, (observed, (losses, clipped, aux)) = sums
         return DrawSums(grads, losses, clipped, aux, sensitivity, rule.advance(rule_state, observed))
 

@@ -6,6 +6,11 @@ Poisson batch, padded at its end, costs what its draw costs, and one compiled pr
 
 Microbatches are faster, too, on a CPU: what one computes stays in the caches, and in memory that the process already has,
 where a large temporary is mapped afresh at every call. Each one costs a pass over the parameters, though.
+
+A sum in float32 is rounded at every addition, and data can be made for which one example more or less has thousands of them
+rounded the other way, so that the sum moves by several clip norms (Casacuberta et al., arXiv 2207.10635, "repeated rounding").
+Of more than a few microbatches what rounding took away is added up beside the sums (Knuth, "The Art of Computer Programming",
+volume 2, section 4.2.2, theorem B), and given back at the end: n examples' sum is then off by some 2⁻²³ n clip norms.
 """
 
 import functools
@@ -23,8 +28,17 @@ from .._spread import Spread
 from .._types import Batch
 from ..sampling import Draw, rows_at
 
+MOST_EXAMPLES = 1024
 _FEW_EXAMPLES = 64
+_FEW_MICROBATCHES = 8
 _WIDER = frozenset(map(jnp.dtype, ("float16", "float32", "float64")))  # than bfloat16, or finer
+
+
+class Compensated(NamedTuple):
+    """Sums, and of the same structure what rounding took away from them; it is given back by `given_back`."""
+
+    sums: Any
+    taken_away: Any
 
 
 class Examples(NamedTuple):
@@ -46,6 +60,7 @@ def reduce_examples(
     used: Int32[Array, ""],
     positions: int,
     microbatch_size: int,
+    many: bool,
     onto: Any = None,
 ) -> tuple[Any, Any]:
     """Process examples, as many at a time as `microbatch_size` says.
@@ -56,10 +71,11 @@ def reduce_examples(
         used: int32 scalar. Positions from here on are not looked at, but for those of a microbatch begun before.
         positions: how many there are.
         microbatch_size: m.
-        onto: sums to which these are added; None for none.
+        many: whether there are too many microbatches, as `are_many` says, for their sums to be added up by themselves.
+        onto: sums to which these are added, of an earlier call; None for none.
 
     Returns:
-        The sums, and what is kept, [positions, ...]: zeros where no microbatch came.
+        The sums, for `given_back`, and what is kept, [positions, ...]: zeros where no microbatch came.
     """
 
     like, kept = jax.eval_shape(lambda: process(examples_at(jnp.int32(0))))
@@ -67,13 +83,16 @@ def reduce_examples(
     alike = Alike.of(leaves)
     stack = lambda sums: alike.stack(jax.tree.leaves(sums))
 
-    def add(i: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+    def add(i: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         start = i * microbatch_size
         added, kept = process(examples_at(start))
+        added = stack(added)
         write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
         is_first = i == 0 if onto is None else False
         total = lambda before, leaf: jnp.where(is_first, leaf, before + leaf)
-        return jax.tree.map(total, carry[0], stack(added)), jax.tree.map(write, carry[1], kept)
+        more = lambda lost, before, leaf: jnp.where(is_first, 0, lost + _taken_away(before, leaf)).astype(lost.dtype)
+        lost = jax.tree.map(more, carry[1], carry[0], added) if many else carry[1]
+        return jax.tree.map(total, carry[0], added), lost, jax.tree.map(write, carry[2], kept)
 
     microbatches = -(-positions // microbatch_size)
     turns = (used + microbatch_size - 1) // microbatch_size
@@ -81,11 +100,31 @@ def reduce_examples(
         turns = jnp.maximum(turns, 1)  # of which the first doesn't look at what is in memory: zeros take a TPU a pass
         stacks = jax.eval_shape(stack, like)
         before = [jax.lax.empty(leaf.shape, leaf.dtype) for leaf in stacks]
+        lost = [jax.lax.empty(leaf.shape, leaf.dtype) for leaf in stacks] if many else None
     else:
-        before = stack(onto)
+        before, lost = (stack(onto.sums), stack(onto.taken_away)) if many else (stack(onto), None)
     empty = jax.tree.map(lambda leaf: jnp.zeros((microbatches * microbatch_size, *leaf.shape[1:]), leaf.dtype), kept)
-    stacks, kept = jax.lax.fori_loop(0, turns, add, (before, empty))
-    return structure.unflatten(alike.apart(stacks)), jax.tree.map(lambda leaf: leaf[:positions], kept)
+    stacks, lost, kept = jax.lax.fori_loop(0, turns, add, (before, lost, empty))
+    apart = lambda stacks: structure.unflatten(alike.apart(stacks))
+    sums = Compensated(apart(stacks), apart(lost)) if many else apart(stacks)
+    return sums, jax.tree.map(lambda leaf: leaf[:positions], kept)
+
+
+def are_many(examples: float, microbatch_size: int) -> bool:
+    """Whether so many examples, as a rule, are more than a few microbatches."""
+    return examples > _FEW_MICROBATCHES * microbatch_size
+
+
+def given_back(sums: Any) -> Any:
+    """The sums of `reduce_examples`, with what rounding took away from them."""
+    return jax.tree.map(jnp.add, *sums) if isinstance(sums, Compensated) else sums
+
+
+def _taken_away(before: Any, leaf: Any) -> Any:
+    """What rounding takes away from a sum of two, which is a number of their type itself; 0 where the sum isn't finite."""
+    total = before + leaf
+    of_leaf = total - before
+    return jnp.where(jnp.isfinite(total), (before - (total - of_leaf)) + (leaf - of_leaf), 0)
 
 
 def slice_batch(batch: Batch, mask: Bool[Array, " B"], microbatch_size: int) -> tuple[Take, Int32[Array, ""]]:
@@ -145,12 +184,13 @@ def usual_microbatch_size(examples: float, activations: int, parameters: int) ->
     Returns:
         The size of a microbatch: the batch in equal parts. On a CPU they need memory that the process keeps from call to call,
         or more where that would leave a few examples for each pass over the parameters; elsewhere, a quarter of the device's.
+        It is no larger than leaves the sum of each far from what rounding could make of it.
     """
     room = default_platform().microbatch_bytes
     wanted = (room or _device_bytes() / 4) / max(activations, 1)
     if room and wanted < _FEW_EXAMPLES:
         wanted = min(_FEW_EXAMPLES, max(wanted, 10 * parameters / max(activations, 1)))
-    parts = math.ceil(examples / max(wanted, 1))
+    parts = math.ceil(examples / min(max(wanted, 1), MOST_EXAMPLES))
     even = (n for n in range(parts, 2 * parts) if examples % n == 0)  # no padding, if there is a divisor nearby
     return math.ceil(examples / next(even, parts))
 

@@ -107,7 +107,8 @@ def _spread(jaxpr: JaxprParts, given: Iterable[Var]) -> set[Var]:
             inside, outs = parts_of(body), parts_of(body).outvars
             within = _spread(inside, _spread_inside(eqn, body, [_among(found, v) for v in eqn.invars]))
             if len(outs) == len(eqn.outvars):
-                found.update(out for out, v in zip(eqn.outvars, outs, strict=True) if v in within)
+                one = [isinstance(v, Literal) or v in within for v in outs]
+                found.update(out for out, is_one in zip(eqn.outvars, one, strict=True) if is_one)
     return found
 
 

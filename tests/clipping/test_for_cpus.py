@@ -249,3 +249,17 @@ def test_the_self_check_finds_what_the_compiler_gets_wrong(monkeypatch: pytest.M
     monkeypatch.setattr(_clipped_grad, "for_cpus", lambda fn, *args: fn(*args))
     with pytest.raises(jaxdp.UsageError, match="away from the gradient of plain differentiation"):
         first(run.make_step(scaled, optax.sgd(0.1)))
+
+
+@pytest.mark.parametrize("method", ["vmap", "ghost"])
+def test_what_a_loop_or_a_branch_returns_may_be_a_number_of_the_program(method: str) -> None:
+    def loss(w: jax.Array, x: jax.Array) -> jax.Array:
+        looped = jax.lax.fori_loop(0, 2, lambda _, carry: (carry[0] * jnp.vdot(w, x), 1.0), (1.0, 2.0))
+        _, scanned = jax.lax.scan(lambda carry, _: (carry, 3.0), 0.0, length=2)
+        chosen = jax.lax.switch((w[0] > 0).astype(jnp.int32), [lambda: 2.0, lambda: 3.0])
+        return looped[0] * looped[1] * scanned.sum() * chosen
+
+    x = jnp.array([[0.1, 0.2], [0.3, -0.1]])
+    out = jaxdp.clipped_grad(loss, clip_norm=100.0, method=method)(jnp.array([1.0, 2.0]), x)
+    exact = jax.grad(lambda w: 18 * jnp.square(x @ w).sum())(jnp.array([1.0, 2.0]))
+    np.testing.assert_allclose(out.grads, exact, rtol=1e-5)
