@@ -3,7 +3,7 @@ r"""Clip each example's gradient to a norm and add them up.
 \[ S = \sum_i m_i\, c_i\, g_i, \qquad c_i = \min\Bigl(1, \frac{C}{(1 + \gamma)\,\lVert g_i \rVert_2}\Bigr) \]
 
 with the mask m, the clip norm C and the rounding bound γ, `_norm.relative_error_bound`; other factors under other `rules`.
-Removing or adding one example moves S by at most C.
+Removing or adding one example moves S by at most C, but for what rounding does to sums of thousands (`_reducer`).
 """
 
 import functools
