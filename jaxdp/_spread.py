@@ -111,7 +111,14 @@ class Spread:
         return jax.tree.unflatten(jax.tree.structure(changing), places)
 
     def on_each(
-        self, part: Callable[..., Any], addends: Any, params: Any, data: Any, *args: Any, rows_axis: int = 0
+        self,
+        part: Callable[..., Any],
+        addends: Any,
+        params: Any,
+        data: Any,
+        *args: Any,
+        rows_axis: int = 0,
+        several: Callable[[Any], Any] = lambda pair: pair,
     ) -> Any:
         """`part(addends, params, data, *args)` on every device, of its own examples; traced, within `run`.
 
@@ -123,13 +130,14 @@ class Spread:
             data: pytree of arrays, whose rows are along `rows_axis`.
             *args: pytrees of arrays, the same on every device.
             rows_axis: of the data.
+            several: the structure that `part` gives of such pairs, from one; by default the pair itself.
 
         Returns:
             What each device has, for `add_up`: the pair, each leaf with a leading axis of devices to be added up over.
         """
         rows = PartitionSpec(*[None] * rows_axis, self.axes) if self.rows_divided else PartitionSpec()
         kept = self._divided(params)
-        stacked = self._stacked(kept)
+        stacked = several(self._stacked(kept))
 
         def each(addends: Any, *given: Any) -> Any:
             own = jax.tree.map(_first, addends)
@@ -293,9 +301,11 @@ class Spread:
         """
         return self._automatically(step, (self._places(changing), self._everywhere), changing, *args)
 
-    def gather(self, addends_of: Callable[..., Any], params: Any, *args: Any) -> Any:
+    def gather(
+        self, addends_of: Callable[..., Any], params: Any, *args: Any, several: Callable[[Any], Any] = lambda pair: pair
+    ) -> Any:
         """`addends_of(params, *args)`, which are what `on_each` gave, where they are; traced."""
-        return self._automatically(addends_of, self.places_of_addends(params), params, *args)
+        return self._automatically(addends_of, several(self.places_of_addends(params)), params, *args)
 
     def places_of_addends(self, params: Any) -> Any:
         """Where each leaf is of what `on_each` gives."""

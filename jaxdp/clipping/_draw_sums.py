@@ -20,7 +20,7 @@ from .._types import Batch, Params
 from ..sampling import Draw
 from ._clipped_grad import ClippedGrad
 from ._inputs import check_batch, check_loss, example_keys
-from ._reducer import Examples, are_many, gather_drawn, given_back, reduce_examples
+from ._reducer import Compensated, Examples, are_many, gather_drawn, given_back, reduce_examples
 from .ghost import Traced
 
 
@@ -121,11 +121,11 @@ class Summing:
                 used=used,
                 positions=positions,
                 microbatch_size=size,
-                many=are_many(self.usual_size, size),
+                many=self._are_many(size),
                 onto=onto,
             )[0]
 
-        addends = self._on_each(add_up, None, params, data, draw, shared, rule_state, rng)
+        addends = self._on_each(add_up, None, params, data, draw, shared, rule_state, rng, size=size)
         return self.finish(addends, rule_state, change)
 
     def with_block(
@@ -170,11 +170,20 @@ class Summing:
                 used=count,
                 positions=microbatches * size,
                 microbatch_size=size,
-                many=are_many(self.usual_size, size),
+                many=self._are_many(size),
                 onto=onto,
             )[0]
 
-        return self._on_each(of_own, addends, params, rows, start, count, shared, rule_state, rng, rows_axis=1)
+        return self._on_each(
+            of_own, addends, params, rows, start, count, shared, rule_state, rng, rows_axis=1, size=size
+        )
+
+    def several(self, size: int) -> Callable[[Any], Any]:
+        """From a structure of sums to that of the addends, in microbatches of so many examples."""
+        return (lambda sums: Compensated(sums, sums)) if self._are_many(size) else (lambda sums: sums)
+
+    def _are_many(self, size: int) -> bool:
+        return are_many(self.usual_size, size)
 
     def finish(self, addends: Any, rule_state: Any, change: Change | None = None) -> DrawSums:
         """The sums, of all addends added up; on several devices after a `change` of what each has, if there is one."""
@@ -186,8 +195,10 @@ class Summing:
         grads, (observed, (losses, clipped, aux)) = sums
         return DrawSums(grads, losses, clipped, aux, sensitivity, rule.advance(rule_state, observed))
 
-    def _on_each(self, part: Callable[..., Any], *args: Any, rows_axis: int = 0) -> Any:
-        return part(*args) if self.spread is None else self.spread.on_each(part, *args, rows_axis=rows_axis)
+    def _on_each(self, part: Callable[..., Any], *args: Any, size: int, rows_axis: int = 0) -> Any:
+        if self.spread is None:
+            return part(*args)
+        return self.spread.on_each(part, *args, rows_axis=rows_axis, several=self.several(size))
 
     def _process(
         self,

@@ -187,7 +187,8 @@ class FromSource:
         block = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, rows, *leaf.shape), leaf.dtype), source.like)
         where = (jax.ShapeDtypeStruct((), jnp.int32),) * 2
         like = jax.eval_shape(partial(self._with_block, summing=summing), None, block, where, *given)
-        places = None if summing.spread is None else summing.spread.places_of_addends(given[0])
+        spread = summing.spread
+        places = None if spread is None else summing.several(rows)(spread.places_of_addends(given[0]))
         return jax.jit(lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like), out_shardings=places)
 
     def _with_block(
@@ -210,7 +211,8 @@ class FromSource:
             start, count = where
             return summing.with_block(addends, params, rows, start, count, shared, rng=rng, rule_state=rule_state)
 
-        run = added if summing.spread is None else partial(summing.spread.gather, added)
+        several = summing.several(jax.tree.leaves(rows)[0].shape[1])
+        run = added if summing.spread is None else partial(summing.spread.gather, added, several=several)
         return run(params, addends, rows, where, shared, rule_state, rng)
 
     def _made(self, carry: tuple[Any, ...], addends: Any, keys: Any, size: Any, *, summing: Summing) -> Any:
