@@ -87,6 +87,8 @@ def reduce_examples(
         start = i * microbatch_size
         added, kept = process(examples_at(start))
         added = stack(added)
+        if many:  # one number for all who read it, not a product that is rounded for some of them
+            added = jax.lax.optimization_barrier(added)
         write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
         is_first = i == 0 if onto is None else False
         total = lambda before, leaf: jnp.where(is_first, leaf, before + leaf)

@@ -171,6 +171,7 @@ def main(named: list[str]) -> None:
         refuse_other_processes()
         if "fully" in chosen:
             in_blocks()
+            in_many_microbatches()
     beside = thorough and (not chosen or "beside" in chosen)
     if BRIEFLY or beside:
         goes_on_elsewhere(alone)
@@ -178,6 +179,7 @@ def main(named: list[str]) -> None:
         in_blocks()
         refuse_a_state_again()
         under_other_rules()
+        in_many_microbatches()
         same_rows()
         divided_both_ways()
         refuse_other_meshes()
@@ -294,6 +296,19 @@ def under_other_rules() -> None:
             for a, b in zip(jax.tree.leaves(state.rule_state), jax.tree.leaves(alone.rule_state), strict=True):
                 if not jnp.issubdtype(b.dtype, jax.dtypes.extended):
                     close(a, b)
+
+
+def in_many_microbatches() -> None:
+    """What rounding takes away from the sums of many microbatches goes with them, out of arrays and from a source."""
+    mesh, many = jax.make_mesh((8,), ("data",)), {"steps": FEW, "microbatch_size": 8}
+    alone, drawn, _ = trained(loss, PARAMS, DATA, **many)
+    for of_params in (everywhere, fully):
+        params = placed(mesh, PARAMS, of_params)
+        state, found, _ = trained(loss, params, placed(mesh, DATA, rows), **many)
+        assert found == drawn, "the same draws"
+        jax.tree.map(close, state.params, alone.params)
+        read, _, _ = trained(loss, params, Source(jax.tree.map(np.asarray, DATA)), **many)
+        jax.tree.map(same, read.params, state.params)
 
 
 def same_rows() -> None:
