@@ -92,7 +92,7 @@ def statement(
 
 def _guarantee(run: StatedRun, delta: float, made: int, first: str, *, alone: bool) -> str:
     spent = _figures(run, delta, made)
-    quoted = "either may be quoted" + ("" if alone else " for this training alone, not for all the uses of its data")
+    quoted = "either may be quoted" + ("" if alone else " of this training, not of all that its data were used for")
     if len(spent) == 2:
         rdp, pld = spent["rdp"], spent["pld"]
         if first == "pld":

@@ -113,8 +113,8 @@ def test_a_second_run_on_the_same_data_counts_the_first(tmp_path: Path) -> None:
     assert ended["total_epsilon"] == ledger.total(delta=1e-3).epsilon
     stated = (tmp_path / "second" / "statement.txt").read_text()
     assert "The same data was used before" in stated
-    assert "either may be quoted for this training alone" in stated
-    assert "alone" not in (tmp_path / "first" / "statement.txt").read_text()
+    assert "either may be quoted of this training, not of all" in stated
+    assert "either may be quoted." in (tmp_path / "first" / "statement.txt").read_text()
     assert jaxdp.load_run(tmp_path / "second").step == 8
 
     cli.main(["compare", str(tmp_path), "--output", str(tmp_path / "compare.png")])
