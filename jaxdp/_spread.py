@@ -117,8 +117,8 @@ class Spread:
         params: Any,
         data: Any,
         *args: Any,
+        several: Callable[[Any], Any],
         rows_axis: int = 0,
-        several: Callable[[Any], Any] = lambda pair: pair,
     ) -> Any:
         """`part(addends, params, data, *args)` on every device, of its own examples; traced, within `run`.
 
@@ -129,8 +129,8 @@ class Spread:
             params: pytree of arrays, kept as the first of `kept`.
             data: pytree of arrays, whose rows are along `rows_axis`.
             *args: pytrees of arrays, the same on every device.
+            several: from the structure of a pair to that of what `part` gives, which may be several of them.
             rows_axis: of the data.
-            several: the structure that `part` gives of such pairs, from one; by default the pair itself.
 
         Returns:
             What each device has, for `add_up`: the pair, each leaf with a leading axis of devices to be added up over.
@@ -301,10 +301,8 @@ class Spread:
         """
         return self._automatically(step, (self._places(changing), self._everywhere), changing, *args)
 
-    def gather(
-        self, addends_of: Callable[..., Any], params: Any, *args: Any, several: Callable[[Any], Any] = lambda pair: pair
-    ) -> Any:
-        """`addends_of(params, *args)`, which are what `on_each` gave, where they are; traced."""
+    def gather(self, addends_of: Callable[..., Any], params: Any, *args: Any, several: Callable[[Any], Any]) -> Any:
+        """`addends_of(params, *args)`, which are what `on_each` gave for such `several`, where they are; traced."""
         return self._automatically(addends_of, several(self.places_of_addends(params)), params, *args)
 
     def places_of_addends(self, params: Any) -> Any:

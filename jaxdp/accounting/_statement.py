@@ -71,10 +71,11 @@ def statement(
         _checks.instance("spent_before", spent_before, Ledger, "give a jaxdp.accounting.Ledger")
     made = run.steps if steps is None else _checks.whole("steps", steps, "give a number of the run's steps")
     unit, several = run.unit_in_words
+    before = spent_before or Ledger(adjacency=run.adjacency)
     return "\n\n".join(
         [
-            _guarantee(run, delta, made, accountant, alone=not (spent_before and spent_before.entries)),
-            *_ledger(run, delta, made, spent_before or Ledger(adjacency=run.adjacency)),
+            _guarantee(run, delta, made, accountant, alone=not before.entries),
+            *_ledger(run, delta, made, before),
             f"Unit and adjacency: {unit}; two data sets are neighbours if {IN_WORDS[run.adjacency].format(unit=run.unit)}. The "
             f"number of {several}, {run.num_examples:,}, is treated as public.",
             f"Mechanism: {made:,} steps of DP-SGD. {_sampling(run, delta, made)} The gradient of each {run.unit} was "

@@ -107,8 +107,8 @@ def _spread(jaxpr: JaxprParts, given: Iterable[Var]) -> set[Var]:
             inside, outs = parts_of(body), parts_of(body).outvars
             within = _spread(inside, _spread_inside(eqn, body, [_among(found, v) for v in eqn.invars]))
             if len(outs) == len(eqn.outvars):
-                one = [isinstance(v, Literal) or v in within for v in outs]
-                found.update(out for out, is_one in zip(eqn.outvars, one, strict=True) if is_one)
+                both = zip(eqn.outvars, outs, strict=True)
+                found.update(out for out, v in both if isinstance(v, Literal) or v in within)
     return found
 
 
