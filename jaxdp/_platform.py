@@ -26,6 +26,7 @@ class Platform:
         operations_per_byte: in full float32, in the time that memory takes for a byte: what forming a gradient is weighed by.
         microbatch_bytes: of the activations of a microbatch; None for a quarter of the device's memory.
         arranged: whether its compiler needs programs as `jaxprs.for_cpus` arranges them: to be fast, and to be right.
+        branches_cost_nothing: so that what is seldom needed may wait in one.
         steps_per_call: of training, at most.
         compiler_options: how its compiler makes steps, which run often.
     """
@@ -35,6 +36,7 @@ class Platform:
     operations_per_byte: float
     microbatch_bytes: int | None
     arranged: bool
+    branches_cost_nothing: bool
     steps_per_call: int
     compiler_options: tuple[tuple[str, int], ...] = ()
 
@@ -45,6 +47,7 @@ CPU = Platform(
     operations_per_byte=8,  # two cores: what the models of benchmarks/clipping.py were fastest with
     microbatch_bytes=24 * 2**20,  # from 32 MiB on, glibc maps a temporary anew at every call
     arranged=True,  # 10 to 40 times slower otherwise (benchmarks/clipping.py, the CNN in microbatches)
+    branches_cost_nothing=True,
     steps_per_call=1,  # a loop is no faster and hurts some models
     compiler_options=(
         ("xla_cpu_prefer_vector_width", 512),  # a processor with AVX-512 draws noise in half the time, others as before
@@ -56,6 +59,7 @@ GPU = Platform(
     operations_per_byte=20,  # NVIDIA's data sheet of the H100 SXM: 67e12 operations in float32, 3.35e12 bytes a second
     microbatch_bytes=None,
     arranged=False,
+    branches_cost_nothing=False,  # what is before and after one isn't fused, and a GPU's host waits for what it depends on
     steps_per_call=64,  # a dispatch costs more than a short step
 )
 TPU = Platform(
@@ -64,6 +68,7 @@ TPU = Platform(
     operations_per_byte=40,  # Google's figures for v5e: 197e12 operations in bfloat16, six for one in float32, 0.82e12 bytes
     microbatch_bytes=None,
     arranged=False,
+    branches_cost_nothing=False,  # what is before and after one isn't fused, and a GPU's host waits for what it depends on
     steps_per_call=64,
 )
 _PLATFORMS = {"cpu": CPU, "tpu": TPU}

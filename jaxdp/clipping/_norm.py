@@ -1,12 +1,12 @@
 r"""The L2 norm of each example's gradient, in float32, with a proven bound on its rounding error.
 
 A norm that comes out too small lets an example through with more influence than was accounted. Two things make float32
-norms too small: squares that underflow (or overflow), and the rounding of a sum of millions of squares. Here each
-example's gradient is first scaled by a power of two (exactly) so that its largest entry lies in [1/2, 1), and squares are
-added in blocks of 32, blocks of blocks, and so on, so that no partial sum passes through more than 31 additions a level:
-the relative error of the sum is at most \((31 \cdot \text{levels} + \text{leaves} + 2)\,u\) with \(u = 2^{-24}\)
-(Higham, "Accuracy and Stability of Numerical Algorithms", section 4.2): about 8e-6 for a
-million parameters, and half of that for the norm.
+norms too small: squares that underflow (or overflow), and the rounding of a sum of millions of squares. Here squares are
+added in blocks of 32, blocks of blocks, and so on, so that no partial sum passes through more than 31 additions a level: the
+relative error of the sum is at most \((31 \cdot \text{levels} + \text{leaves} + 2)\,u\) with \(u = 2^{-24}\)
+(Higham, "Accuracy and Stability of Numerical Algorithms", section 4.2): about 8e-6 for a million parameters, and half of that
+for the norm. Where a sum doesn't show by its size that no square left float32's range, each example's gradient is first
+scaled by a power of two (exactly) so that its largest entry lies in [1/2, 1); where branches cost something, always.
 """
 
 import math
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._errors import UsageError
+from .._platform import default_platform
 from ._powers import exponent_of, times_power_of_two
 
 _BLOCK = 32
@@ -36,6 +37,17 @@ def per_example_norms(grads: Any) -> Float[Array, " B"]:
         float32 [B]. NaN or inf where the gradient has a NaN or infinite entry; inf where the norm itself exceeds float32.
     """
     rows = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(grads)]
+    if not default_platform().branches_cost_nothing:
+        return _of_scaled(rows)
+    squares = sum(sum_in_blocks(jnp.square(row)) for row in rows)
+    size = sum(row.shape[1] for row in rows)
+    least = size * _SMALLEST * 2.0**36  # 2^36 times what squares below float32's range can add up to
+    are_in_range = jnp.all((squares > least) & jnp.isfinite(squares))
+    return jax.lax.cond(are_in_range, lambda: jnp.sqrt(squares), lambda: _of_scaled(rows))
+
+
+def _of_scaled(rows: Sequence[Float[Array, "B _"]]) -> Float[Array, " B"]:
+    """In two passes, the first of them for the largest entry."""
     largest = jnp.max(jnp.stack([jnp.max(jnp.abs(row), axis=1, initial=0) for row in rows]), axis=0)
     exponent = exponent_of(largest)
     down = times_power_of_two(jnp.ones_like(largest), -exponent)
@@ -47,8 +59,8 @@ def per_example_norms(grads: Any) -> Float[Array, " B"]:
 def relative_error_bound(grads: Any) -> float:
     """By how much, relatively, a clipped gradient's norm may exceed its target through rounding, at the most.
 
-    Covers the sum of squares (halved by the square root), the square root itself, the division that makes the clip factor
-    and the multiplication of each entry by it.
+    Covers the sum of squares (halved by the square root), the square root itself, the division that makes the clip factor,
+    the multiplication of each entry by it, and squares below float32's range.
 
     Args:
         grads: pytree of arrays [B, ...], or of anything with a `shape`.
