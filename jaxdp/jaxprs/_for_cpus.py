@@ -13,7 +13,8 @@ takes barriers in branches, and around what a program closes over, away too earl
 anew besides.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -38,12 +39,15 @@ from ._jaxpr import (
     Var,
     all_equations,
     bind,
+    in_context_of,
     parts_of,
+    rebuild_scan,
     replace_subjaxprs,
     scan_parts,
     subjaxprs,
     trace,
 )
+from ._turned import turned_before, with_turned
 
 
 def for_cpus(fn: Callable[..., Any], *args: Any) -> Any:
@@ -56,24 +60,44 @@ def for_cpus(fn: Callable[..., Any], *args: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(out), _run(jaxpr, values, spread))
 
 
-def _run(jaxpr: Jaxpr, args: Sequence[Any], spread: Iterable[Var]) -> list[Any]:
+def _run(
+    jaxpr: Jaxpr, args: Sequence[Any], spread: Iterable[Var], turned: Mapping[Var, jax.Array] = MappingProxyType({})
+) -> list[Any]:
     parts = parts_of(jaxpr)
     found = _spread(parts, spread)
 
     def arranged(eqn: Eqn, values: list[Any]) -> list[Any]:
         are_spread = [_among(found, v) for v in eqn.invars]
         if eqn.primitive not in (CONV, DOT_GENERAL):
-            return bind(_with_arranged_bodies(eqn, are_spread), values)
+            return _with_arranged_bodies(eqn, values, are_spread)
+        eqn, values = with_turned(eqn, values, turned)
         values = [_hidden(_made(v) if one else v) for v, one in zip(values, are_spread, strict=True)]
         return [in_order(eqn, *values)] if eqn.primitive is CONV else bind(eqn, values)
 
     return evaluate(parts, args, arranged)
 
 
-def _with_arranged_bodies(eqn: Eqn, are_spread: Sequence[bool]) -> Eqn:
+def _with_arranged_bodies(eqn: Eqn, values: list[Any], are_spread: Sequence[bool]) -> list[Any]:
     if not any(map(_needs, subjaxprs(eqn))):
-        return eqn
-    return replace_subjaxprs(eqn, lambda body, *args: _run(body, args, _spread_inside(eqn, body, are_spread)))
+        return bind(eqn, values)
+    within = lambda body: _spread_inside(eqn, body, are_spread)
+    if turned := turned_before(eqn, values):
+        return _looped(eqn, values, within(eqn.params["jaxpr"]), turned)
+    return bind(replace_subjaxprs(eqn, lambda body, *args: _run(body, args, within(body))), values)
+
+
+def _looped(eqn: Eqn, values: list[Any], spread: Iterable[Var], turned: Mapping[Var, jax.Array]) -> list[Any]:
+    """A scan whose body reads what was transposed before it."""
+    _, consts, carried = scan_parts(eqn)
+    given, init, xs = values[:consts], values[consts : consts + carried], values[consts + carried :]
+
+    def body(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        outs = _run(eqn.params["jaxpr"], [*given, *carry, *x], spread, turned)
+        return outs[:carried], outs[carried:]
+
+    with in_context_of(eqn):
+        carry, ys = rebuild_scan(eqn, body, init, xs)
+    return [*carry, *ys]
 
 
 def _needs(jaxpr: Jaxpr) -> bool:

@@ -263,3 +263,36 @@ def test_what_a_loop_or_a_branch_returns_may_be_a_number_of_the_program(method: 
     out = jaxdp.clipped_grad(loss, clip_norm=100.0, method=method)(jnp.array([1.0, 2.0]), x)
     exact = jax.grad(lambda w: 18 * jnp.square(x @ w).sum())(jnp.array([1.0, 2.0]))
     np.testing.assert_allclose(out.grads, exact, rtol=1e-5)
+
+
+def across(matrix: Any, rows: Any, reverse: bool) -> Any:
+    """A loop that reads a matrix across its rows, as the left and as the right factor, and along its columns."""
+
+    def step(carry: Any, x: Any) -> tuple[Any, Any]:
+        right = jax.lax.dot_general(x + carry, matrix, (((1,), (1,)), ((), ())))
+        left = jax.lax.dot_general(matrix, x, (((1,), (1,)), ((), ())))
+        return jnp.tanh(right @ matrix), (right, left)
+
+    return jax.lax.scan(step, jnp.zeros_like(rows[0]), rows, reverse=reverse)
+
+
+@pytest.mark.parametrize(("rows", "transposed"), [(1, 1), (16, 1), (127, 1), (128, 0), (200, 0)])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_what_a_loop_reads_across_with_few_rows_is_transposed_once_before_it(
+    rows: int, transposed: int, reverse: bool
+) -> None:
+    keys = jax.random.split(jax.random.key(0))
+    args = jax.random.normal(keys[0], (6, 5)), jax.random.normal(keys[1], (4, rows, 5))
+    arranged = lambda *args: for_cpus(lambda *args: across(*args, reverse), *args)
+    for found, expected in zip(*map(jax.tree.leaves, (arranged(*args), across(*args, reverse))), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    jaxpr = jax.make_jaxpr(arranged)(*args)
+    (loop,) = (eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan")
+    count = lambda eqns: sum(eqn.primitive.name == "transpose" for eqn in eqns)
+    assert (count(jaxpr.eqns), count(loop.params["jaxpr"].jaxpr.eqns)) == (transposed, 0)
+    products = [
+        eqn.params["dimension_numbers"][0] for eqn in loop.params["jaxpr"].jaxpr.eqns if "dot" in str(eqn.primitive)
+    ]
+    assert sorted(products) == sorted(
+        [((1,), (0,)), *([((1,), (0,)), ((0,), (1,))] if transposed else 2 * [((1,), (1,))])]
+    )
