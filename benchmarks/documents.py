@@ -105,13 +105,14 @@ def timed() -> str:
     """Private steps on each accelerator that was at hand."""
     found = [
         (path, json.loads(path.read_text()))
-        for path in sorted(RESULTS.glob("*/clipping.json"))
+        for name in ("clipping.json", "clipping-earlier.json")  # time on an accelerator ends before the models do
+        for path in sorted(RESULTS.glob(f"*/{name}"))
         if not path.parent.name.startswith(KINDS["CPU"])
     ]
     return "\n\n".join(
         f"{record['processor']}, JAX {record['versions']['jax']}, commit {record['commit'][:9]}:\n\n"
         f"{report.markdown(clipping.HEADINGS, clipping.rows(record))}\n\n"
-        f"![Clipped gradients and private steps over plain ones](../{path.parent.relative_to(ROOT)}/clipping.png)"
+        f"![Clipped gradients and private steps over plain ones](../{path.with_suffix('.png').relative_to(ROOT)})"
         for path, record in found
     )
 
