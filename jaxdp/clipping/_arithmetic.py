@@ -7,14 +7,14 @@ gradient are rounded once, and norms and sums both come from the rounded ones (`
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._errors import UsageError
-from .._platform import TPU, default_platform
+from .._platform import GPU, TPU, default_platform
 from ._norm import UNIT_ROUNDOFF, gamma
 
 PRECISIONS = ("auto", "float32", "tensorfloat32", "bfloat16")
@@ -28,7 +28,7 @@ class Arithmetic:
         mantissa_bits: of the factors of products, 23 where they are left as they are.
         factor_roundoff: by how much, relatively, rounding them moves one at most.
         unit_roundoff: of an addition within a product, relatively, at most.
-        convolutions: whether those of convolutions are rounded, too.
+        convolutions: whether a convolution multiplies its factors, and not transforms of them.
         rounds_formed: whether those of gradients that are formed and kept are, too: else these are kept behind a barrier, as the
             matrix unit makes them, where a pass over the factors costs more than one over them.
         packs: whether an operation costs more than copying small operands into one for them all, as on a CPU.
@@ -62,8 +62,7 @@ BFLOAT16 = Arithmetic(
     7, _HALF * 2.0**-7, 2 * UNIT_ROUNDOFF, convolutions=True, rounds_formed=True, packs=False, formed_costs=1.5
 )
 # Tensor cores align the numbers that they add with the largest of them, and cut off what is below its last bits (Fasi, Higham,
-# Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021). Convolutions may be computed by transforms of their
-# operands, whose products are others.
+# Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021). cuDNN may compute convolutions by transforms.
 TENSORFLOAT32 = Arithmetic(
     10, _HALF * 2.0**-10, 4 * UNIT_ROUNDOFF, convolutions=False, rounds_formed=False, packs=False
 )
@@ -81,7 +80,8 @@ def arithmetic_of(precision: str) -> Arithmetic:
         raise UsageError(
             f'precision={precision!r} is for GPUs: a TPU would round the factors again. Give "bfloat16", or leave it out'
         )
-    return _ARITHMETIC[platform.precision if precision == "auto" else precision]
+    arithmetic = _ARITHMETIC[platform.precision if precision == "auto" else precision]
+    return replace(arithmetic, convolutions=False) if arithmetic is BFLOAT16 and platform is GPU else arithmetic
 
 
 def rounded(

@@ -19,11 +19,13 @@ from oracle import distance, loop, norm_of
 from recorded import violations
 
 import jaxdp
+from jaxdp._platform import compiling_for
 from jaxdp.clipping import _clipped_grad
 from jaxdp.clipping._arithmetic import BFLOAT16, TENSORFLOAT32, arithmetic_of
 from jaxdp.clipping._norm import ONE_SUM, gamma, sum_of_squares, sum_of_squares_error
 from jaxdp.clipping.ghost import _sum as ghost_sum
 from jaxdp.clipping.ghost.rules._conv import CONVOLUTION
+from jaxdp.jaxprs._jaxpr import CONV, DOT_GENERAL, all_equations
 
 ROUNDOFF = {"bfloat16": 2.0**-8, "tensorfloat32": 2.0**-11}
 FEW = {"linen_dense", "linen_dense_over_tokens", "siamese_net", "linen_conv_2d_strided_dilated"}
@@ -46,7 +48,12 @@ def rounding(loss: Any, clip_norm: float, precision: str = "bfloat16", **how: An
         *((name, "bfloat16") for name in sorted(FEW)),
         *(pytest.param(name, "bfloat16", marks=pytest.mark.slow) for name in MODELS if name not in FEW),
         ("linen_dense_over_tokens", "tensorfloat32"),
-        *(pytest.param(name, "tensorfloat32", marks=pytest.mark.slow) for name in sorted(MODELS)[::3]),
+        ("linen_conv_2d_strided_dilated", "tensorfloat32"),
+        *(
+            pytest.param(name, "tensorfloat32", marks=pytest.mark.slow)
+            for i, name in enumerate(sorted(MODELS))
+            if i % 3 == 0 or "conv" in name
+        ),
     ],
 )
 def test_any_model_is_clipped_by_the_numbers_that_are_added_up(name: str, precision: str) -> None:
@@ -396,3 +403,25 @@ def test_the_step_takes_the_precision_and_refuses_others() -> None:
         jaxdp.UsageError, match="precision='tf32' is not known; choose one of these: auto, bfloat16, float32"
     ):
         run.make_step(two_sided, optax.sgd(0.1), precision="tf32")
+
+
+@pytest.mark.parametrize("precision", ["auto", "bfloat16"])
+@pytest.mark.parametrize(("size", "how"), [(4, "rows"), (32, "formed")])
+def test_a_gpu_sums_convolutions_by_products_of_their_patches(size: int, how: str, precision: str) -> None:
+    """Which its library may compute by transforms, whose products are of other numbers than those that norms are taken of."""
+
+    def loss(kernels: Any, x: Any) -> Any:
+        for kernel in kernels:
+            x = jnp.tanh(
+                jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+            )
+        return jnp.sum(x)
+
+    kernels, images = [jnp.ones((3, 3, 32, 32))] * 2, jnp.ones((5, 1, size, size, 32))
+    with compiling_for("gpu"):
+        grad_fn = jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost", precision=precision)
+        jaxpr, explained = jax.make_jaxpr(grad_fn)(kernels, images), grad_fn.explain(kernels, images)
+    products = [eqn for eqn in all_equations(jaxpr) if eqn.primitive in (CONV, DOT_GENERAL)]
+    assert sum(eqn.primitive is CONV for eqn in products) == 3  # two forward, one back; none for a kernel's gradient
+    assert not any(eqn.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2 for eqn in products)
+    assert {leaf.how for leaf in explained.leaves} == {how}

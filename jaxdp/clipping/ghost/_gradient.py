@@ -37,6 +37,8 @@ def outer_products(site: Site, others: Sequence[jax.Array], cotangent: jax.Array
 
 def form_pieces(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> list[jax.Array]:
     """One example's gradient with respect to the whole source, in float32, in the rule's pieces."""
+    if site.by_products:
+        return list(_sum_by_products(site, [other[None] for other in others], cotangent[None]))
     by_rule = site.rule.gradient
     if by_rule is None:
         return [_transpose(site, others, cotangent, batched=False)]
@@ -57,7 +59,15 @@ def assemble(site: Site, pieces: Pieces) -> jax.Array:
 
 def sum_gradients(site: Site, others: Sequence[jax.Array], cotangents: jax.Array) -> jax.Array:
     """The sum of a batch's gradients with respect to the whole source, in float32: an ordinary weight gradient."""
+    if site.by_products:
+        return assemble(site, _sum_by_products(site, others, cotangents))
     return _transpose(site, others, cotangents, batched=True)
+
+
+def _sum_by_products(site: Site, others: Sequence[jax.Array], cotangents: jax.Array) -> Pieces:
+    assert site.rule.summed is not None
+    others, cotangents = _widen(others), cotangents.astype(jnp.float32)
+    return site.rule.summed(site.eqn, site.operand, site.own, others, cotangents, site.precision)
 
 
 def _transpose(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, *, batched: bool) -> jax.Array:

@@ -56,6 +56,7 @@ class Site:
         swap: whether left and right are exchanged to agree with the component's other uses.
         pooled: whether the cotangents of all rows are the same, since nothing but the sum of the outputs is used.
         rounded: whether the factors of its outer products are read as a matrix unit rounds them.
+        by_products: whether sums are made by products of rows, since the operation itself may be computed by others.
     """
 
     path: Path
@@ -69,6 +70,7 @@ class Site:
     swap: bool = False
     pooled: bool = False
     rounded: bool = False
+    by_products: bool = False
 
     @property
     def precision(self) -> jax.lax.Precision:
@@ -344,7 +346,7 @@ def _component(
         sites, choice = (), _differentiated(direct, anchors)
     else:
         if all(_may_be_rounded(site, arithmetic) for site in sites):
-            sites = tuple(replace(site, rounded=True) for site in sites)
+            sites = tuple(replace(site, rounded=True, by_products=_by_products(site, arithmetic)) for site in sites)
         aligned = _align(sites, origins) if rearranged else None
         one_value = len(sources) == 1 and anchors == tuple(sources)
         is_aligned = aligned is not None
@@ -384,6 +386,7 @@ def _by_rules(
     entries = sum(v.aval.size for v in anchors)
     layouts = [site.layout for site in sites]
     if sites[0].rounded:
+        one_value = one_value and not any(site.by_products for site in sites)
         return choose_for_matrix_unit(
             layouts, entries, arithmetic, aligned=aligned, together=together, one_value=one_value
         )
@@ -391,9 +394,13 @@ def _by_rules(
     return choose(layouts, entries, aligned=aligned, together=together, own_norm=own_norm)
 
 
+def _by_products(site: Site, arithmetic: Arithmetic) -> bool:
+    return site.eqn.primitive is not DOT_GENERAL and not arithmetic.convolutions
+
+
 def _may_be_rounded(site: Site, arithmetic: Arithmetic) -> bool:
     """Whether a matrix unit multiplies in its own precision, and the user has asked for no other."""
-    if not arithmetic.rounds or not (arithmetic.convolutions or site.eqn.primitive is DOT_GENERAL):
+    if not arithmetic.rounds or (_by_products(site, arithmetic) and (site.rule.summed is None or site.lengths)):
         return False
     plain = site.eqn.params.get("precision", "none") in (
         None,

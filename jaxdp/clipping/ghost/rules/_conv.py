@@ -78,6 +78,20 @@ def gradient(
     return [jax.lax.dot_general(left, right, axes, precision=precision) for left in _shifted_inputs(eqn, x)]
 
 
+def summed(
+    eqn: Eqn,
+    operand: int,
+    how: Layout,
+    others: Sequence[jax.Array],
+    cotangents: jax.Array,
+    precision: jax.lax.Precision,
+) -> list[jax.Array]:
+    """A batch's gradient in one piece, by one product of all patches."""
+    left = jax.vmap(lambda x: jnp.concatenate(_parts(eqn, how, x), axis=2))(others[0])
+    right = jax.vmap(lambda g: _right(eqn, how, g))(cotangents)
+    return [jnp.einsum("betp,betd->epd", left, right, precision=precision)]
+
+
 def _product_of_few_channels(left: jax.Array, right: jax.Array, precision: jax.lax.Precision) -> jax.Array:
     """[E, p, d] of [E, T, p] and [E, T, d].
 
@@ -96,7 +110,7 @@ def assemble(eqn: Eqn, operand: int, how: Layout, pieces: Pieces) -> jax.Array:
     """The kernel's axes in their order."""
     kernel = eqn.invars[1].aval.shape
     out_channel, in_channel, *window = eqn.params["dimension_numbers"].rhs_spec
-    formed = pieces[0] if _is_one_piece(eqn) else jnp.stack(pieces, axis=1)
+    formed = pieces[0] if len(pieces) == 1 else jnp.stack(pieces, axis=1)
     formed = formed.reshape(how.stack, *(kernel[i] for i in window), kernel[in_channel], how.right)
     formed = jnp.moveaxis(formed, 0, -2).reshape(*formed.shape[1:-1], kernel[out_channel])
     return jnp.transpose(formed, _inverse((*window, in_channel, out_channel)))
@@ -188,4 +202,5 @@ CONVOLUTION = Rule(
     gradient=gradient,
     assemble=assemble,
     repeats=repeats,
+    summed=summed,
 )

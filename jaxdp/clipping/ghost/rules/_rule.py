@@ -177,6 +177,8 @@ class Rule:
             the body that it stands in use its output. Only the first is then kept.
         repeats: (eqn, operand). For an operation that multiplies its two operands and adds up: how often, at most, an entry of
             the other operand is an entry of left vectors. Where a matrix unit does it, factors may be rounded; None where not.
+        summed: as `gradient`, but the sum of gradients of others [B, ...] and cotangents [B, ...], by products of rows; for an
+            operation that a device may compute by products of other numbers.
     """
 
     name: str
@@ -189,6 +191,7 @@ class Rule:
     square: Square | None = None
     equal_cotangents: Callable[[Eqn, JaxprParts], bool] = no_equal_cotangents
     repeats: Callable[[Eqn, int], int] | None = None
+    summed: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array, jax.lax.Precision], Pieces] | None = None
     heads: Callable[[Eqn, int], tuple[bool, bool]] = no_heads
 
     def takes(self, eqn: Eqn, operand: int) -> bool:
