@@ -130,6 +130,8 @@ def test_an_argument_that_is_like_no_other_is_left_to_python_and_signatures_stay
         ("num_microbatches", "each example is clipped by itself"),
         ("epochs", "give steps, which are epochs"),
         ("target_epsilon", "run.with_noise_for"),
+        ("sample_rate", "give expected_batch_size"),
+        ("delta", "where epsilon is asked for"),
     ],
 )
 def test_what_others_have_and_jaxdp_has_not_is_answered_with_what_to_do(name: str, said: str) -> None:

@@ -13,7 +13,7 @@ _R = TypeVar("_R")
 _T = TypeVar("_T")
 
 _SAME = (  # names that jaxdp, other libraries and papers have for one thing; of those known, the first is meant
-    ("noise_multiplier", "noise", "sigma", "std", "stddev", "noise_scale", "noise_std", "noise_stddev"),
+    ("noise_multiplier", "noise", "noise_mult", "sigma", "std", "stddev", "noise_scale", "noise_std", "noise_stddev"),
     ("clip_norm", "max_grad_norm", "l2_norm_clip", "l2_clip", "clip", "clipping_norm", "max_norm", "grad_clip"),
     ("lr", "learning_rate", "eta", "step_size"),
     ("epsilon", "target_epsilon", "eps", "budget"),
@@ -30,6 +30,7 @@ _SAME = (  # names that jaxdp, other libraries and papers have for one thing; of
     ("device", "platform", "backend"),
     ("ema", "ema_decay"),
     ("seed", "key", "random_seed", "rng"),
+    ("ledger", "spent_before"),
 )
 
 
@@ -38,6 +39,9 @@ _WITHOUT = {  # names of what has no argument here, with what to do
     "(microbatch_size bounds memory alone)",
     "epochs": "give steps, which are epochs * num_examples / expected_batch_size, rounded",
     "target_epsilon": "give any noise_multiplier, and then run.with_noise_for(epsilon=..., delta=...)",
+    "delta": "give it where epsilon is asked for, as in run.epsilon(delta=...)",
+    "sample_rate": "give expected_batch_size, which is the rate times num_examples",
+    "sampling_rate": "give expected_batch_size, which is the rate times num_examples",
 }
 
 

@@ -28,6 +28,7 @@ _COARSE = (
 )
 _TOLERANCE = {PLD_INTERVAL: 1e-6, _COARSE: 1e-4}  # of a noise multiplier
 _EMPTY = Ledger()
+_LEAST_LEFT = 1e-3  # of a budget: what a search leaves of it, for which nothing could be trained
 Found = TypeVar("Found")
 
 
@@ -51,9 +52,13 @@ class Budget:
         _checks.instance("ledger", self.ledger, Ledger, "give a jaxdp.accounting.Ledger")
         _checks.positive("interval", self.interval, "give the step of a privacy loss, such as 1e-4")
         fresh_accountant(self.accountant, self.ledger.adjacency)
-        if self.ledger.entries and (spent := self._cost(self.ledger)) >= self.epsilon:
+        if not self.ledger.entries:
+            return
+        spent = self._cost(self.ledger)
+        if spent >= self.epsilon * (1 - _LEAST_LEFT):
             raise UsageError(
-                f"epsilon={self.epsilon} at delta={self.delta} has been spent already: the ledger's entries cost {spent:.4f}"
+                f"epsilon={self.epsilon} at delta={self.delta} has been spent already: the ledger's entries cost {spent:.4f}; a "
+                "budget is of all runs together, so give what they may cost with this one"
             )
 
     def allows(self, event: "DpEvent") -> bool:

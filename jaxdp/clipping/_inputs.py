@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Int, Key
 from .. import _checks
 from .._errors import UsageError
 from .._types import Batch, Example, LossFn, Params
+from ..jaxprs import reads_any
 from ..jaxprs._jaxpr import Jaxpr, Literal, all_equations, parts_of, subjaxprs
 from ..noise._keys import Domain, own_key
 from ._static import unmake_static
@@ -137,6 +138,11 @@ def check_loss(
             f"the loss of one example must be a floating-point scalar; it has shape {shape} and dtype "
             f"{getattr(out, 'dtype', None)}: the function sees one example without a batch axis, so reduce to a scalar "
             "(with jnp.sum or jnp.mean) within the example"
+        )
+    if not reads_any(parts_of(jaxpr), len(jax.tree.leaves(params))):
+        raise UsageError(
+            "the loss doesn't depend on its parameters: their gradient is zero, and every step would be noise alone; compute it "
+            "from loss_fn's first argument, not from a model or parameters that it closes over"
         )
     programs = [jaxpr]
     if any(eqn.primitive.name.startswith("custom_") for eqn in all_equations(jaxpr)):

@@ -43,7 +43,8 @@ def predict(options: PredictOptions) -> None:
     run = runs.load_run(options.run)
     if run.summary is None:
         print(
-            "this run is unfinished: a model that no statement is about yet, and its checkpoints are private",
+            "note: this run is unfinished; predictions are of a model that no statement is about yet, and as private as "
+            "its checkpoints",
             file=sys.stderr,
         )
     header, rows, probabilities = _of_images(run, options) if run.encoding is None else _of_table(run, options)

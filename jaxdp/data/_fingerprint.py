@@ -45,6 +45,11 @@ class Fingerprints:
         self._expected: list[bytes] = []
         self._known: dict[bytes, str] = {}
 
+    def also(self, *arrays: np.ndarray) -> "Fingerprints":
+        """Those of the same data, held in memory, and of further arrays."""
+        assert not isinstance(self._read, Source)
+        return Fingerprints((*self._read, *arrays), self._progress)
+
     def expect(self, secret: bytes) -> None:
         """Say before the first is asked for that the one under this secret will be, too."""
         self._expected.append(secret)

@@ -15,6 +15,8 @@ from jaxtyping import Array, Float, Int32, Key, UInt32
 from .._errors import UsageError
 from .._types import Params
 from ..accounting import Ledger
+from ..clipping import QuantileState
+from ..noise import GaussianState
 from ..noise._keys import Domain, nonce_in_hex, own_key
 from ._description import Run
 
@@ -110,13 +112,31 @@ def check_accounted(state: TrainState, run: Run) -> None:
             "state.spent_before.to_dict() beside them, and read them into step.init(params, key, "
             "spent_before=jaxdp.accounting.Ledger.from_dict(kept))"
         )
-    drawn = getattr(state.noise_state, "step", None)  # no noise has to count
-    if isinstance(drawn, jax.Array) and not drawn.is_deleted() and (count := int(np.asarray(drawn))) > state.step:
+    if (count := _drawn(state.noise_state)) is not None and count > state.step:
         raise UsageError(
             f"state.step={state.step}, and the state's noise was drawn for {count} steps: a plain number isn't "
             "among the arrays, and steps would be accounted as fewer and their draws repeated. Keep it beside them, and set it "
             "with state._replace(step=kept)"
         )
+
+
+def check_draws_go_on(state: TrainState) -> None:
+    """Refuse a state with fewer draws than steps, such as one put together: the steps to come would repeat them."""
+    for name in ("noise_state", "rule_state"):
+        part = getattr(state, name)
+        count = _drawn(part) if isinstance(part, GaussianState | QuantileState) else None
+        if count is not None and count < state.step:
+            raise UsageError(
+                f"state.step={state.step}, and its {name} has drawn for {count} steps: those to come would have the noise of "
+                f"those before once more. Keep the whole state, state.{name} with the parameters; or begin a run of the steps "
+                "that are left, with another key and spent_before=state.ledger"
+            )
+
+
+def _drawn(part: Any) -> int | None:
+    """For how many steps a state has drawn; None where it doesn't count, or is gone."""
+    step = getattr(part, "step", None)
+    return int(np.asarray(step)) if isinstance(step, jax.Array) and not step.is_deleted() else None
 
 
 def _in_same_words(value: Any) -> Any:

@@ -36,7 +36,7 @@ from ._description import Run
 from ._from_source import FromSource, samples
 from ._noise_of_step import NoiseOfStep
 from ._self_check import self_check, signature
-from ._state import RunKeys, StepMetrics, TrainState, as_accounted, check_accounted
+from ._state import RunKeys, StepMetrics, TrainState, as_accounted, check_accounted, check_draws_go_on
 
 _DATA = "give arrays [num_examples, ...], or jaxdp.reading.Source(records) for records that are read as they are drawn"
 
@@ -267,6 +267,7 @@ class PrivateStep:
         """That the state is of what it says, unless it goes on from the last one that was."""
         if any(map(operator.is_not, _accounted(state), self._accounted)):
             check_accounted(state, self.run)
+            check_draws_go_on(state)
             self._check_optimizer(state)
 
     def _check_optimizer(self, state: TrainState) -> None:
@@ -392,7 +393,8 @@ def _check_users(data: Any, shape: tuple[int, ...]) -> None:
 
 def _accounted(state: TrainState) -> tuple[Any, ...]:
     """What tells how a state is accounted: the same objects again in a state that goes on from the one before."""
-    return state.accounted, state.spent_before, state.step, getattr(state.noise_state, "step", None)
+    drawn = (getattr(part, "step", None) for part in (state.noise_state, state.rule_state))
+    return state.accounted, state.spent_before, state.step, *drawn
 
 
 def _shapes(data: Any) -> Any:

@@ -3,12 +3,13 @@
 `_jaxpr` is the one module that touches what JAX keeps unstable of its programs (what it tells of batched and sharded values,
 `jaxdp.noise._copies` reads); `_evaluate` is the one evaluator, which takes a hook
 for the equations that are to be computed in another way; `_convolutions` brings axes into the order that compilers have fast code
-for, and `_for_cpus` whole programs into a form that XLA's CPU compiler computes fast, and right.
+for, and `_for_cpus` whole programs into a form that XLA's CPU compiler computes fast, and right; `_turned` transposes what loops
+read across rows before they begin.
 """
 
 from ._convolutions import (
     heads_outside_on_tpus as heads_outside_on_tpus,
     in_order_on_tpus as in_order_on_tpus,
 )
-from ._evaluate import constant_value as constant_value, evaluate as evaluate
+from ._evaluate import constant_value as constant_value, evaluate as evaluate, reads_any as reads_any
 from ._for_cpus import for_cpus as for_cpus

@@ -67,6 +67,13 @@ def constant_value(jaxpr: JaxprParts, atom: Any) -> np.ndarray | None:
         return np.asarray(value)
 
 
+def reads_any(jaxpr: JaxprParts, first: int) -> bool:
+    """Whether the first output is computed from any of the first inputs, so many of them, as far as whole equations tell."""
+    out = jaxpr.outvars[0]
+    read = {v for eqn in _needed(jaxpr.eqns, [out]) for v in eqn.invars if not isinstance(v, Literal)}
+    return any(v is out or v in read for v in jaxpr.invars[:first])
+
+
 def _rounds(eqn: Eqn) -> bool:
     """Whether it reads, computes or has within it numbers with a fraction."""
     types = [getattr(v.aval, "dtype", None) for v in (*eqn.invars, *eqn.outvars)]

@@ -96,6 +96,7 @@ class Report:
             f"{accounting.rounded_up(self.data_independent_pld.epsilon)} (PLD). Safe to publish.",
             f"Data-dependent: ε = {accounting.rounded_up(self.data_dependent.epsilon)}. Private: it tells how much the teachers "
             "agreed.",
+            f"All of it holds where one record decides no more than one of the {self.teachers:,} teachers' votes on each query.",
         ]
         if self.sanitised is not None:
             lines.append(
@@ -122,7 +123,7 @@ def analyze(
     Args:
         votes: counts [queries, classes] of all queries that were asked.
         mechanism: what they were aggregated by.
-        delta: the δ of (ε, δ), in (0, 1).
+        delta: the δ of (ε, δ), below 1 over the number of teachers, and to mean anything well below that of records.
         answered: bool [queries], which the teachers' votes answered: `Labels.answered`. For those that leave some unanswered.
         student_probs: the student's probabilities [queries, classes], for an aggregator that asks one.
         orders: Rényi orders above 1; by default dp-accounting's.
@@ -135,7 +136,7 @@ def analyze(
 
     Raises:
         UsageError: for votes that aren't counts, a missing or superfluous `answered`, orders of 1 or below, a threshold above the
-            number of teachers, or a sanitiser whose conditions fail.
+            number of teachers, a delta not below 1 over it, or a sanitiser whose conditions fail.
 
     Examples:
         >>> import numpy as np, jaxdp
@@ -151,6 +152,11 @@ def analyze(
     _checks.one_of("conversion", conversion, CONVERSIONS)
     counts = check_votes(votes)
     teachers = int(counts[0].sum())
+    if delta * teachers >= 1:
+        raise UsageError(
+            f"delta={delta} is not below 1/{teachers}: each of the {teachers} teachers has a record of its own at the least, and "
+            "publishing one of them would be within that delta; give one well below 1 over the number of records"
+        )
     check_aggregator(mechanism)
     mechanism.check_teachers(teachers)
     alphas = _check_orders(orders)

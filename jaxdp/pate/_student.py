@@ -43,8 +43,8 @@ class StudentStep:
         unlabelled_batch_size: U, public examples a step.
         confidence: τ.
         decay: of the running mean.
-        mildly: `mildly(key, input)`, w.
-        strongly: `strongly(key, input)`, s.
+        mildly: `mildly(key, input)`, w; "supervised" may go without.
+        strongly: `strongly(key, input)`, s; likewise.
 
     Raises:
         UsageError: for labels of which none is an answer, an unknown method, and numbers out of range.
@@ -59,8 +59,8 @@ class StudentStep:
         optimizer: optax.GradientTransformation,
         labels: Any,
         *,
-        mildly: Distort,
-        strongly: Distort,
+        mildly: Distort | None = None,
+        strongly: Distort | None = None,
         method: str = "fixmatch",
         batch_size: int = 64,
         unlabelled_batch_size: int = 192,
@@ -69,6 +69,12 @@ class StudentStep:
     ) -> None:
         _checks.one_of("method", method, METHODS)
         check_transform(optimizer)
+        if method == "fixmatch" and (mildly is None or strongly is None):
+            raise UsageError(
+                "method='fixmatch' compares what the student sees in an input distorted mildly and strongly: give mildly and "
+                "strongly, functions of (key, input); or method='supervised', which needs neither"
+            )
+        mildly, strongly = mildly or _as_it_is, strongly or _as_it_is
         for name, value in {"logits_fn": logits_fn, "mildly": mildly, "strongly": strongly}.items():
             _checks.function(name, value, "give a function that can be compiled")
         _checks.non_negative("confidence", confidence, "give a probability, such as 0.95; above 1 nothing is believed")
@@ -181,6 +187,10 @@ def train_student(
     for _ in range(number):
         state, _ = step.many(state, on_device, num_steps=1)
     return state.params[1]
+
+
+def _as_it_is(key: Key[Array, ""], x: Any) -> Any:
+    return x
 
 
 def check_labels(labels: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -104,6 +104,15 @@ def test_what_is_not_an_event_is_refused() -> None:
         Ledger().add(1.1, "noise")  # pyright: ignore
 
 
+def test_what_a_search_left_of_a_budget_is_none() -> None:
+    run = jaxdp.DPSGD(num_examples=4000, expected_batch_size=200, steps=40, clip_norm=1.0, noise_multiplier=1.0)
+    ledger = run.with_noise_for(epsilon=2.0, delta=1e-5).ledger()
+    with pytest.raises(
+        jaxdp.UsageError, match=r"spent already: .* cost (2\.0000|1\.9999); a budget is of all runs together"
+    ):
+        run.with_noise_for(epsilon=2.0, delta=1e-5, ledger=ledger)
+
+
 @pytest.mark.slow
 def test_a_budget_counts_what_was_spent_before() -> None:
     run = jaxdp.DPSGD(num_examples=4000, expected_batch_size=200, steps=40, clip_norm=1.0, noise_multiplier=1.0)

@@ -50,6 +50,8 @@ def test_a_list_of_bools_is_a_mask() -> None:
         ({"loss": lambda params, x: "low"}, "what the loss returned is a str"),
         ({"loss": None}, "loss_fn=None is NoneType and can't be called"),
         ({"has_aux": "no"}, "has_aux='no' is str: give True or False"),
+        ({"loss": lambda params, x: jnp.sum(x)}, "the loss doesn't depend on its parameters"),
+        ({"loss": lambda params, x: loss(PARAMS, x)}, "the loss doesn't depend on its parameters.*closes over"),
     ],
 )
 def test_what_is_no_array_of_numbers_is_refused_by_every_method(

@@ -279,6 +279,7 @@ def test_a_sanitised_bound_fails_no_more_often_than_it_says() -> None:
             "C5: True, C6: False",
         ),
         (lambda v: pate.Sanitiser(order=14, beta=0.1), "beta=0.1"),
+        (lambda v: pate.analyze(v, pate.GaussianNoisyMax(sigma=40.0), delta=0.01), "delta=0.01 is not below 1/"),
         (
             lambda v: pate.analyze(v, pate.GaussianNoisyMax(sigma=40.0), delta=1e-6, sanitiser=pate.Sanitiser()),
             "failure=1e-06 must be below",

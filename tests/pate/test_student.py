@@ -61,6 +61,12 @@ def test_a_student_learns_from_few_answers(method: str) -> None:
     assert accuracy(params, points, classes) > 0.95
 
 
+def test_a_supervised_student_needs_no_distortions() -> None:
+    points, classes = clusters()
+    how = {"optimizer": optax.adam(0.02), "steps": 150, "key": jax.random.key(0), "method": "supervised"}
+    assert accuracy(pate.train_student(logits, init, points, few_answers(classes), **how), points, classes) > 0.8
+
+
 def one_step(step: Any, points: np.ndarray) -> Any:
     key = jax.random.key(3)
     state = step.init(init(jax.random.key(2)), key)
@@ -140,6 +146,7 @@ def test_a_step_compiles_once() -> None:
         (np.zeros(20, int), {}, r"labels have shape \(20,\) for 300 inputs"),
         (np.zeros(300, int), {"steps": 0}, "steps=0 must be above 0"),
         (np.zeros(300, int), {"method": "guess"}, "method='guess' is not known"),
+        (np.zeros(300, int), {"strongly": None}, "give mildly and strongly.*or method='supervised'"),
     ],
 )
 def test_what_teaches_nothing_is_refused(labels: np.ndarray, changes: dict[str, Any], message: str) -> None:

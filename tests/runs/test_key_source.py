@@ -74,3 +74,11 @@ def test_options_of_place_and_speed_leave_the_keys_alone_and_every_other_one_cou
     plan = {"steps": 3, "run": {"noise_multiplier": 1.0, "microbatch_size": 5}}
     assert plan_that_matters(plan) == plan_that_matters({**plan, "run": {**plan["run"], "microbatch_size": None}})
     assert plan_that_matters({**plan, "run": None})["run"] is None
+
+
+def test_a_run_with_other_canaries_has_other_keys_and_the_name_of_its_noise_all_the_same() -> None:
+    canaries = np.arange(3)
+    with_some, with_others = (Fingerprints(DATA).also(canaries, content) for content in (np.zeros(3), np.ones(3)))
+    keys = [KeySource(1, "a run", data) for data in (Fingerprints(DATA), with_some, with_others)]
+    assert len({str(jax.random.key_data(each.key("run")).tolist()) for each in keys}) == 3
+    assert len({each.nonce("run") for each in keys}) == 1

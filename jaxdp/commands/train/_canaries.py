@@ -58,7 +58,8 @@ def planted(problem: Problem, canaries: Canaries) -> Problem:
     labels, weights = labels.copy(), np.ones(len(labels), np.float32)
     labels[canaries.rows] = canaries.labels
     weights[canaries.rows] = canaries.members
-    return replace(problem, train=(inputs, labels), weights=weights)
+    fingerprint = problem.fingerprint.also(canaries.rows, canaries.inputs, canaries.labels, canaries.members)
+    return replace(problem, train=(inputs, labels), weights=weights, fingerprint=fingerprint)
 
 
 def weighted(loss_fn: Callable[..., Any]) -> Callable[..., Any]:

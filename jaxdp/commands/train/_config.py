@@ -41,4 +41,4 @@ def keys_of(options: TrainOptions, config: dict[str, Any], problem: Problem, ent
 def described(config: dict[str, Any]) -> Any:
     """The description that a run's draws depend on, beside its seed and its data, from its config as it was read."""
     options = that_matter(from_dict(TrainOptions, config["options"]))
-    return [options, plan_that_matters(config["plan"]), config["spent_before"], config["model"]]
+    return [options, plan_that_matters(config["plan"]), config["spent_before"], config["model"], config["network"]]

@@ -285,5 +285,11 @@ def _drawn(trial: Trial) -> dict[str, Any]:
 
 def _keys(options: TuneOptions, config: dict[str, Any], problem: Problem) -> KeySource:
     """Where the keys of a search come from, by its config as it is or will be written."""
-    matters = [_options.that_matter(options), config["search"], config["spent_before"], config["model"]]
+    matters = [
+        _options.that_matter(options),
+        config["search"],
+        config["spent_before"],
+        config["model"],
+        config["network"],
+    ]
     return KeySource(options.seed, ["tune", *json.loads(json.dumps(matters))], problem.fingerprint)
