@@ -111,6 +111,7 @@ def check_loss(
         except Exception as error:
             error.add_note(
                 f"loss_fn is given one example at a time, without an axis of the batch: {_in_words(example)}."
+                f"{_TO_WRAP if _are_records_of_a_user(example) else ''}"
             )
             raise
         _checks.numbers_alone(
@@ -154,6 +155,17 @@ def check_loss(
         _refuse_closed_over_batch(closed_over, batch, of_a_run=num_examples is not None)
         if num_examples is not None and num_examples > 1:
             _refuse_closed_over_rows(closed_over, num_examples)
+
+
+_TO_WRAP = " If these are a user's records and their mask, wrap the loss of one record in jaxdp.data.loss_of_user."
+
+
+def _are_records_of_a_user(example: Example) -> bool:
+    """Whether an example looks as `jaxdp.data.group_by_user` groups records."""
+    if not (isinstance(example, tuple) and len(example) == 2 and hasattr(mask := example[1], "dtype")):
+        return False
+    records = jax.tree.leaves(example[0])
+    return mask.dtype == jnp.bool_ and mask.ndim == 1 and all(leaf.shape[:1] == mask.shape for leaf in records)
 
 
 def _refuse_what_sees_several(jaxpr: Jaxpr) -> None:

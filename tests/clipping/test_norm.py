@@ -38,15 +38,16 @@ def test_one_of_another_size_is_near_and_so_are_those_beside_it(one_of_them: flo
     np.testing.assert_allclose(norms_of([leaf]), np.array([1, 1, one_of_them, 1, 1]) * 10, rtol=1e-5)
 
 
-@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
-@pytest.mark.parametrize("lowest", [-75, -63, -45, -40])
-def test_near_where_squares_leave_the_range_no_norm_is_too_small(lowest: int, platform: str) -> None:
-    leaf = np.full((64, 4096), np.float32(2) ** np.linspace(lowest - 8, lowest, 64, dtype=np.float32)[:, None])
-    with compiling_for(platform):
-        found = np.asarray(jax.jit(lambda leaf: per_example_norms([leaf]))(leaf), np.float64)
-    true = np.linalg.norm(leaf.astype(np.float64), axis=1)
-    assert (true <= found * (1 + relative_error_bound([leaf]))).all()
-    np.testing.assert_allclose(found, true, rtol=1e-5)
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])  # in one pass where that will do, and always in two
+def test_near_where_squares_leave_the_range_no_norm_is_too_small(platform: str) -> None:
+    found_of = jax.jit(lambda leaf: per_example_norms([leaf]))
+    for lowest in (-75, -63, -45, -40):
+        leaf = np.full((64, 4096), np.float32(2) ** np.linspace(lowest - 8, lowest, 64, dtype=np.float32)[:, None])
+        with compiling_for(platform):
+            found = np.asarray(found_of(leaf), np.float64)
+        true = np.linalg.norm(leaf.astype(np.float64), axis=1)
+        assert (true <= found * (1 + relative_error_bound([leaf]))).all()
+        np.testing.assert_allclose(found, true, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("bad", "expected"), [(np.nan, np.nan), (np.inf, np.inf), (-np.inf, np.inf)])
