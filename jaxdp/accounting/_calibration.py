@@ -52,10 +52,11 @@ class Budget:
         _checks.instance("ledger", self.ledger, Ledger, "give a jaxdp.accounting.Ledger")
         _checks.positive("interval", self.interval, "give the step of a privacy loss, such as 1e-4")
         fresh_accountant(self.accountant, self.ledger.adjacency)
-        if not self.ledger.entries:
-            return
-        spent = self._cost(self.ledger)
-        if spent >= self.epsilon * (1 - _LEAST_LEFT):
+        self._check_left(0.0)
+
+    def _check_left(self, least: float) -> None:
+        """Refuse a ledger that leaves no more than this part of ε."""
+        if self.ledger.entries and (spent := self._cost(self.ledger)) >= self.epsilon * (1 - least):
             raise UsageError(
                 f"epsilon={self.epsilon} at delta={self.delta} has been spent already: the ledger's entries cost {spent:.4f}; a "
                 "budget is of all runs together, so give what they may cost with this one"
@@ -146,9 +147,10 @@ def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float
     Within 1e-4 where it is by PLD alone, and with less noise nothing could be accounted, though ε leaves room for twice as much.
 
     Raises:
-        UsageError: for a budget so small that no noise multiplier up to 2^20 meets it.
+        UsageError: for a budget so small that no noise multiplier up to 2^20 meets it, or of which not a thousandth is left.
     """
     _checks.instance("budget", budget, Budget, "give a jaxdp.accounting.Budget")
+    budget._check_left(_LEAST_LEFT)
     _checks.function("event_of", event_of, "give a function from a noise multiplier to an event")
     cost = lambda sigma, by=budget: by._cost(by._with(event_of(sigma)))
     sooner = budget._sooner(lambda bound: (least_noise(bound, event_of), bound))
