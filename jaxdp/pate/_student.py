@@ -74,7 +74,7 @@ class StudentStep:
                 "method='fixmatch' compares what the student sees in an input distorted mildly and strongly: give mildly and "
                 "strongly, functions of (key, input); or method='supervised', which needs neither"
             )
-        mildly, strongly = mildly or _as_it_is, strongly or _as_it_is
+        mildly, strongly = (_as_it_is if distort is None else distort for distort in (mildly, strongly))
         for name, value in {"logits_fn": logits_fn, "mildly": mildly, "strongly": strongly}.items():
             _checks.function(name, value, "give a function that can be compiled")
         _checks.non_negative("confidence", confidence, "give a probability, such as 0.95; above 1 nothing is believed")
