@@ -134,17 +134,20 @@ def test_a_step_refuses_its_own_state_with_fewer_steps() -> None:
 def test_a_state_put_together_of_parameters_and_a_step_would_draw_the_same_noise_again() -> None:
     step = step_of(RUN)
     state, _ = step.many(init(RUN), DATA, num_steps=3)
-    for name, put_together in (
-        ("noise_state", init(RUN)._replace(params=state.params, opt_state=state.opt_state, step=3)),
-        ("noise_state", state._replace(noise_state=init(RUN).noise_state)),
+    put_together = [init(RUN)._replace(params=state.params, opt_state=state.opt_state, step=3) for _ in range(2)]
+    again = step.init(jnp.zeros(3), jax.random.key(5))._replace(step=3)  # in the same process
+    adaptive = dataclasses.replace(RUN, rule=of_quantile(0.5, 0.2))
+    of_rule = (
+        step_of(adaptive).many(init(adaptive), DATA, num_steps=3)[0]._replace(rule_state=init(adaptive).rule_state)
+    )
+    for begun, wrong, name in (
+        (step_of(RUN), put_together[0], "noise_state"),
+        (step, again, "noise_state"),
+        (step_of(adaptive), of_rule, "rule_state"),
     ):
         with pytest.raises(jaxdp.UsageError, match=f"state.step=3, and its {name} has drawn for 0 steps"):
-            step(put_together, DATA)
-    adaptive = dataclasses.replace(RUN, rule=of_quantile(0.5, 0.2))
-    state, _ = step_of(adaptive).many(init(adaptive), DATA, num_steps=3)
-    with pytest.raises(jaxdp.UsageError, match="its rule_state has drawn for 0 steps"):
-        step_of(adaptive)(state._replace(rule_state=init(adaptive).rule_state), DATA)
-    step_of(adaptive)(state, DATA)
+            begun(wrong, DATA)
+    step_of(RUN)(state, DATA)
 
 
 of_quantile = lambda quantile, rate: Quantile(quantile=quantile, learning_rate=rate, count_noise=3.0)
