@@ -26,7 +26,8 @@ class Platform:
         operations_per_byte: in full float32, in the time that memory takes for a byte: what forming a gradient is weighed by.
         microbatch_bytes: of the activations of a microbatch; None for a quarter of the device's memory.
         arranged: whether its compiler needs programs as `jaxprs.for_cpus` arranges them: to be fast, and to be right.
-        branches_cost_nothing: so that what is seldom needed may wait in one.
+        branches_cost_nothing: so that what is seldom needed may wait in one; else what is before and after one isn't fused, and a
+            GPU's host waits for what it depends on.
         steps_per_call: of training, at most.
         compiler_options: how its compiler makes steps, which run often.
     """
@@ -59,7 +60,7 @@ GPU = Platform(
     operations_per_byte=20,  # NVIDIA's data sheet of the H100 SXM: 67e12 operations in float32, 3.35e12 bytes a second
     microbatch_bytes=None,
     arranged=False,
-    branches_cost_nothing=False,  # what is before and after one isn't fused, and a GPU's host waits for what it depends on
+    branches_cost_nothing=False,
     steps_per_call=64,  # a dispatch costs more than a short step
 )
 TPU = Platform(
@@ -68,7 +69,7 @@ TPU = Platform(
     operations_per_byte=40,  # Google's figures for v5e: 197e12 operations in bfloat16, six for one in float32, 0.82e12 bytes
     microbatch_bytes=None,
     arranged=False,
-    branches_cost_nothing=False,  # what is before and after one isn't fused, and a GPU's host waits for what it depends on
+    branches_cost_nothing=False,
     steps_per_call=64,
 )
 _PLATFORMS = {"cpu": CPU, "tpu": TPU}

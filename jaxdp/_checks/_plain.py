@@ -86,14 +86,15 @@ def clip_norm(value: Any) -> float:
     return number
 
 
-def delta(value: Any, num_examples: int | None = None) -> float:
-    """`value` as the δ of (ε, δ): between 0 and 1, and below one over the number of examples where that is known."""
+def delta(value: Any, num_examples: int | None = None, of: str = "examples") -> float:
+    """`value` as the δ of (ε, δ): between 0 and 1, and below one over the number of examples, or of what has one each at the
+    least, where that is known."""
     number = real("delta", value, "give a probability well below 1 / num_examples, such as 1e-5")
     if not 0 < number < 1:
         raise UsageError(f"delta={value} must lie between 0 and 1, both excluded: 1e-5 is usual")
     if num_examples is not None and number >= 1 / num_examples:
         raise UsageError(
-            f"delta={value} is not below 1/{num_examples}, one over the number of examples: at such a delta a mechanism "
+            f"delta={value} is not below 1/{num_examples}, one over the number of {of}: at such a delta a mechanism "
             f"that publishes a random record would pass; choose delta below {1 / num_examples:.2g}"
         )
     return number

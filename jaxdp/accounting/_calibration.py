@@ -8,6 +8,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from .. import _checks
@@ -54,12 +55,16 @@ class Budget:
         fresh_accountant(self.accountant, self.ledger.adjacency)
         self._check_left(0.0)
 
+    @cached_property
+    def _spent(self) -> float:
+        return self._cost(self.ledger) if self.ledger.entries else 0.0
+
     def _check_left(self, least: float) -> None:
         """Refuse a ledger that leaves no more than this part of ε."""
-        if self.ledger.entries and (spent := self._cost(self.ledger)) >= self.epsilon * (1 - least):
+        if self._spent >= self.epsilon * (1 - least):
             raise UsageError(
-                f"epsilon={self.epsilon} at delta={self.delta} has been spent already: the ledger's entries cost {spent:.4f}; a "
-                "budget is of all runs together, so give what they may cost with this one"
+                f"epsilon={self.epsilon} at delta={self.delta} has been spent already: the ledger's entries cost "
+                f"{self._spent:.4f}; a budget is of all runs together, so give what they may cost with this one"
             )
 
     def allows(self, event: "DpEvent") -> bool:

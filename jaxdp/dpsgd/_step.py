@@ -65,8 +65,7 @@ class PrivateStep:
         self._checks_itself = self_check
         self._checked: set[Any] = set()
         self._agreed: set[Any] = set()  # programs that all processes have
-        self._accounted: tuple[Any, ...] = (None,) * 5  # of the last state
-        self._goes_on = False  # with states of its own, since the last init
+        self._accounted: tuple[Any, ...] | None = None  # of the last state; None since init
         self._held: list[Any] = []  # what the last step left, to see whether the next goes on from there
         self._from_source = FromSource(run, self._grad_fn, self._update, takes_rng=self._takes_rng)
 
@@ -144,7 +143,7 @@ class PrivateStep:
         rule_state = self._grad_fn.rule.init(self.run.clip_norm, keys.noise)
         noise_state = self.run.privatize(keys.noise).init(params)
         noise_state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), noise_state)  # steps donate it, and no key
-        self._goes_on = False
+        self._accounted = None
         nonce, accounted = nonce_of(keys.noise), jnp.asarray(as_accounted(self.run, spent_before))
         return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before, nonce, noise_state, accounted)
 
@@ -235,7 +234,7 @@ class PrivateStep:
         if spread is not None and spread.processes > 1:
             self._held = jax.tree.leaves((carry, state.keys, arrays))
         after = state._replace(**changed, step=made)
-        self._accounted, self._goes_on = _accounted(after), True
+        self._accounted = _accounted(after)
         return after, metrics
 
     def _over_arrays(
@@ -267,11 +266,12 @@ class PrivateStep:
 
     def _check_accounted(self, state: TrainState) -> None:
         """That the state is of what it says, unless it goes on from the last one that was."""
-        if any(map(operator.is_not, _accounted(state), self._accounted)):
-            check_accounted(state, self.run)
-            if not self._goes_on:
-                check_draws_go_on(state)
-            self._check_optimizer(state)
+        if self._accounted is not None and all(map(operator.is_, _accounted(state), self._accounted)):
+            return
+        check_accounted(state, self.run)
+        if self._accounted is None:
+            check_draws_go_on(state)
+        self._check_optimizer(state)
 
     def _check_optimizer(self, state: TrainState) -> None:
         like = jax.eval_shape(self._optimizer.init, state.params)

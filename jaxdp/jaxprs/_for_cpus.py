@@ -14,7 +14,6 @@ anew besides.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -57,12 +56,10 @@ def for_cpus(fn: Callable[..., Any], *args: Any) -> Any:
     jaxpr, out = trace(fn, *args)
     values = jax.tree.leaves(args)
     spread = [v for v, value in zip(parts_of(jaxpr).invars, values, strict=True) if _is_one_number(value)]
-    return jax.tree.unflatten(jax.tree.structure(out), _run(jaxpr, values, spread))
+    return jax.tree.unflatten(jax.tree.structure(out), _run(jaxpr, values, spread, {}))
 
 
-def _run(
-    jaxpr: Jaxpr, args: Sequence[Any], spread: Iterable[Var], turned: Mapping[Var, jax.Array] = MappingProxyType({})
-) -> list[Any]:
+def _run(jaxpr: Jaxpr, args: Sequence[Any], spread: Iterable[Var], turned: Mapping[Var, jax.Array]) -> list[Any]:
     parts = parts_of(jaxpr)
     found = _spread(parts, spread)
 
@@ -83,7 +80,7 @@ def _with_arranged_bodies(eqn: Eqn, values: list[Any], are_spread: Sequence[bool
     within = lambda body: _spread_inside(eqn, body, are_spread)
     if turned := turned_before(eqn, values):
         return _looped(eqn, values, within(eqn.params["jaxpr"]), turned)
-    return bind(replace_subjaxprs(eqn, lambda body, *args: _run(body, args, within(body))), values)
+    return bind(replace_subjaxprs(eqn, lambda body, *args: _run(body, args, within(body), {})), values)
 
 
 def _looped(eqn: Eqn, values: list[Any], spread: Iterable[Var], turned: Mapping[Var, jax.Array]) -> list[Any]:

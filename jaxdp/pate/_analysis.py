@@ -148,15 +148,10 @@ def analyze(
     References:
         Papernot et al., arXiv 1610.05755 and arXiv 1802.08908.
     """
-    _checks.delta(delta)
     _checks.one_of("conversion", conversion, CONVERSIONS)
     counts = check_votes(votes)
     teachers = int(counts[0].sum())
-    if delta * teachers >= 1:
-        raise UsageError(
-            f"delta={delta} is not below 1/{teachers}: each of the {teachers} teachers has a record of its own at the least, and "
-            "publishing one of them would be within that delta; give one well below 1 over the number of records"
-        )
+    _checks.delta(delta, teachers, of="teachers")
     check_aggregator(mechanism)
     mechanism.check_teachers(teachers)
     alphas = _check_orders(orders)

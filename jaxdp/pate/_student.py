@@ -47,7 +47,8 @@ class StudentStep:
         strongly: `strongly(key, input)`, s; likewise.
 
     Raises:
-        UsageError: for labels of which none is an answer, an unknown method, and numbers out of range.
+        UsageError: for labels of which none is an answer, an unknown method, "fixmatch" without distortions, and numbers out of
+            range.
 
     References:
         Sohn et al., "FixMatch", arXiv 2001.07685; the running mean is that of Tarvainen and Valpola, arXiv 1703.01780.
@@ -161,7 +162,8 @@ def train_student(
         optimizer: any of optax.
         steps: how many.
         key: scalar key.
-        **how: `mildly` and `strongly`, which distort an input by a key, and what else `StudentStep` takes.
+        **how: `mildly` and `strongly`, which distort an input by a key (under `method="supervised"` they may be left out), and
+            what else `StudentStep` takes.
 
     Returns:
         The parameters, averaged over the last steps.

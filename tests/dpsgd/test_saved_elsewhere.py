@@ -134,14 +134,14 @@ def test_a_step_refuses_its_own_state_with_fewer_steps() -> None:
 def test_a_state_put_together_of_parameters_and_a_step_would_draw_the_same_noise_again() -> None:
     step = step_of(RUN)
     state, _ = step.many(init(RUN), DATA, num_steps=3)
-    put_together = [init(RUN)._replace(params=state.params, opt_state=state.opt_state, step=3) for _ in range(2)]
+    put_together = init(RUN)._replace(params=state.params, opt_state=state.opt_state, step=3)
     again = step.init(jnp.zeros(3), jax.random.key(5))._replace(step=3)  # in the same process
     adaptive = dataclasses.replace(RUN, rule=of_quantile(0.5, 0.2))
     of_rule = (
         step_of(adaptive).many(init(adaptive), DATA, num_steps=3)[0]._replace(rule_state=init(adaptive).rule_state)
     )
     for begun, wrong, name in (
-        (step_of(RUN), put_together[0], "noise_state"),
+        (step_of(RUN), put_together, "noise_state"),
         (step, again, "noise_state"),
         (step_of(adaptive), of_rule, "rule_state"),
     ):

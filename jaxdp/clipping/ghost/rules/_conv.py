@@ -69,8 +69,7 @@ def gradient(
 ) -> list[jax.Array]:
     """One example's gradient, a matrix product for each position in the kernel, or one with all patches."""
     if _is_one_piece(eqn):
-        patches = jnp.concatenate(_parts(eqn, how, others[0]), axis=2)
-        return [_product_of_few_channels(patches, _right(eqn, how, cotangent), precision)]
+        return [_product_of_few_channels(_patches(eqn, how, others[0]), _right(eqn, how, cotangent), precision)]
     # Positions on their own axes: products read shifted slices where they are, which as rows would be copied first.
     x, right = in_order_on_tpus(others[0]), _outputs(eqn, in_order_on_tpus(cotangent))
     positions = tuple(range(right.ndim - 2))
@@ -87,7 +86,7 @@ def summed(
     precision: jax.lax.Precision,
 ) -> list[jax.Array]:
     """A batch's gradient in one piece, by one product of all patches."""
-    left = jax.vmap(lambda x: jnp.concatenate(_parts(eqn, how, x), axis=2))(others[0])
+    left = jax.vmap(lambda x: _patches(eqn, how, x))(others[0])
     right = jax.vmap(lambda g: _right(eqn, how, g))(cotangents)
     return [jnp.einsum("betp,betd->epd", left, right, precision=precision)]
 
@@ -124,6 +123,10 @@ def _is_one_piece(eqn: Eqn) -> bool:
 def _parts(eqn: Eqn, how: Layout, x: jax.Array) -> tuple[jax.Array, ...]:
     """Of the patches, what each position in the kernel sees."""
     return tuple(_in_rows(how, seen) for seen in _shifted_inputs(eqn, x))
+
+
+def _patches(eqn: Eqn, how: Layout, x: jax.Array) -> jax.Array:
+    return jnp.concatenate(_parts(eqn, how, x), axis=2)
 
 
 def _right(eqn: Eqn, how: Layout, cotangent: jax.Array) -> jax.Array:
