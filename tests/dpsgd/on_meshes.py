@@ -173,9 +173,8 @@ def main(named: list[str]) -> None:
             in_blocks()
             in_many_microbatches()
     beside = thorough and (not chosen or "beside" in chosen)
-    if BRIEFLY or beside:
-        goes_on_elsewhere(alone)
     if beside:
+        goes_on_elsewhere(alone)
         in_blocks()
         refuse_a_state_again()
         under_other_rules()
