@@ -1,4 +1,5 @@
 from ._arrays import (
+    THREEFRY as THREEFRY,
     array as array,
     has_nan as has_nan,
     is_array as is_array,

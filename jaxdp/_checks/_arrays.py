@@ -10,6 +10,7 @@ from jax.core import Tracer
 from .._errors import UsageError
 from ._plain import whole
 
+THREEFRY = "threefry2x32"  # JAX's name of the generator of its default keys
 _FEW = 2**20  # numbers that come to the host sooner than a program that looks at them is compiled
 
 
@@ -24,12 +25,22 @@ def step(name: str, value: Any) -> int:
     return number
 
 
-def key(value: Any, name: str = "key") -> None:
-    """Refuse what is not a scalar JAX key."""
+def key(value: Any, name: str = "key", *, of_noise: bool = True) -> None:
+    """Refuse what is not a scalar JAX key, and of what noise is drawn by, other generators than Threefry.
+
+    JAX's "rbg" draws for all keys of a `jax.vmap` by the first of them, and other numbers where arrays are divided otherwise;
+    keys that "unsafe_rbg" splits may coincide.
+    """
     is_key = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
     if not is_key or value.shape != ():
         raise UsageError(
             f"{name}={value!r} is not a scalar JAX key: pass jaxdp.key_from_entropy(), or jax.random.key(seed) in a test"
+        )
+    implementation = jax.random.key_impl(value)
+    if of_noise and implementation != THREEFRY:
+        raise UsageError(
+            f"{name} is of the generator {implementation!r}, by which different keys may draw the same noise: pass "
+            f"jaxdp.key_from_entropy(), or jax.random.key(seed, impl={THREEFRY!r}) in a test"
         )
 
 

@@ -100,7 +100,7 @@ def check_loss(
     Refuse one that closes over the batch, too, or, where a run says how many records it is of, over an array of so many rows.
     """
     if rng is not None:
-        _checks.key(rng, "rng")
+        _checks.key(rng, "rng", of_noise=False)
     _check_call(loss_fn, params, batch, shared, {} if rng is None else {"rng": rng})
 
     def one_example(params: Params, example: Example, key: Any, shared: Any) -> Any:

@@ -384,7 +384,7 @@ class DPSGD:
             noise=self.noise,
             steps=self.steps,
         )
-        in_state = self.rule.init(self.clip_norm, jax.random.key(0)) is not None
+        in_state = self.rule.init(self.clip_norm, jax.random.key(0, impl=_checks.THREEFRY)) is not None
         return transform if in_state else of_sensitivity_from(self.clip_norm, transform)
 
     def make_step(

@@ -188,6 +188,11 @@ class PrivateStep:
         """
         num_steps = _checks.count("num_steps", num_steps, "give how many steps to make")
         _check_state(state, "step")
+        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            raise UsageError(
+                "jax_disable_jit is set, and a step is one compiled program, which takes the arrays of its state: unset it, and "
+                "look into the loss by itself, loss(params, example)"
+            )
         _refuse_traced("data and what is shared", (data, shared, jnp.zeros(())))  # which is traced within any trace
         if state.run != self.run:
             raise UsageError(

@@ -14,6 +14,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Key, UInt32
 
+from .. import _checks
+
 
 @enum.unique
 class Domain(enum.IntEnum):
@@ -64,24 +66,21 @@ def own_key(key: Key[Array, "*shape"], domain: Domain) -> Key[Array, "*shape"]:
 
 
 def key_from_entropy() -> jax.Array:
-    """A JAX key that holds as many bits of the operating system's entropy as JAX's default generator takes.
+    """A JAX key that holds 64 bits of the operating system's entropy, as many as Threefry takes.
 
     `jax.random.key(seed)` reads only 32 bits of a seed (64 with x64 enabled): few enough to try them all, and whoever
-    finds the seed can subtract the noise. This fills the whole key instead (64 bits for `threefry2x32`).
+    finds the seed can subtract the noise. This fills the whole key instead.
 
     Returns:
-        A scalar key array.
+        A scalar key array of the generator "threefry2x32", whichever is JAX's default.
     """
     return key_of_bytes(os.urandom(64))
 
 
 def key_of_bytes(material: bytes) -> Key[Array, ""]:
-    """A key of JAX's default generator whose every bit follows from `material`, by SHA-256."""
-    implementation = jax.config.jax_default_prng_impl  # pyright: ignore[reportAttributeAccessIssue]
-    shape = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0))).shape
-    digest = hashlib.sha256(b"jaxdp key:" + material).digest()
-    words = np.frombuffer(digest, np.uint32, count=int(np.prod(shape))).reshape(shape)
-    return jax.random.wrap_key_data(jax.numpy.asarray(words), impl=implementation)
+    """A key whose every bit follows from `material`, by SHA-256."""
+    words = np.frombuffer(hashlib.sha256(b"jaxdp key:" + material).digest(), np.uint32, count=2)
+    return jax.random.wrap_key_data(jax.numpy.asarray(words), impl=_checks.THREEFRY)
 
 
 def nonce_of(key: Key[Array, ""]) -> UInt32[Array, "4"]:

@@ -187,6 +187,12 @@ def test_a_step_within_a_transformation_is_refused_and_the_template_of_a_state_i
             call()
 
 
+def test_a_step_where_nothing_is_compiled_is_refused() -> None:
+    step = RUN.make_step(loss, optax.sgd(0.1))
+    with jax.disable_jit(), pytest.raises(jaxdp.UsageError, match="jax_disable_jit is set"):
+        step(step.init(PARAMS, jax.random.key(0)), DATA)
+
+
 @pytest.mark.slow
 def test_a_state_whose_step_was_made_says_where_its_arrays_are_and_one_from_jit_goes_on() -> None:
     step = RUN.make_step(loss, optax.sgd(0.1))

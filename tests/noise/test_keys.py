@@ -143,6 +143,29 @@ def words() -> tuple[dict[str, set[tuple[int, ...]]], set[int]]:
     return drawn, folded
 
 
+OF_NO_NOISE = {"a program of one's own", "the losses' rng", "distorted", "erased", "augmented"}
+WITHIN = {"labels of a command"}  # whose keys are the command's own
+
+
+@pytest.mark.parametrize("name", sorted(ENTRIES.keys() - OF_NO_NOISE - WITHIN))
+def test_a_key_by_which_other_keys_may_draw_the_same_is_refused(name: str) -> None:
+    with pytest.raises(jaxdp.UsageError, match=r"'rbg'.*jax\.random\.key\(seed, impl='threefry2x32'\)"):
+        ENTRIES[name](jax.random.key(7, impl="rbg"))
+
+
+def test_there_are_such_keys() -> None:
+    first, *others = (jax.random.key(seed, impl="rbg") for seed in range(3))
+    with jax.debug_key_reuse(False):
+        drawn = [jax.vmap(jax.random.bits)(jnp.stack([first, other]))[1] for other in others]
+    assert drawn[0] == drawn[1]
+
+
+def test_keys_from_entropy_are_such_as_noise_is_drawn_by_whatever_jaxs_own_are() -> None:
+    with jax.default_prng_impl("rbg"):
+        step = RUN.make_step(lambda params, x: params * x, optax.sgd(0.1))
+        step(step.init(jnp.float32(1), jaxdp.key_from_entropy()), np.ones(6, np.float32))
+
+
 @pytest.mark.slow
 def test_each_draws_from_keys_that_are_concrete(words: Any) -> None:
     assert [name for name, keys in words[0].items() if not keys] == []

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ... import _checks
 from ..._errors import UsageError
 from ...runs._folder import PRIVATE, RunFolder
 from ...runs._key_source import KeySource
@@ -27,7 +28,7 @@ def read_key(folder: RunFolder, name: str) -> Any:
         raise UsageError(
             f"{folder.path} has erased its key of the {name}, and is not finished with them: start the run anew"
         )
-    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32))
+    return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=_checks.THREEFRY)
 
 
 def erase_keys(folder: RunFolder, *names: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int
 from rich.console import Console
 
-from ... import data as datasets
+from ... import _checks, data as datasets
 from ..._interrupts import Interrupted
 from ..._processes import all_well, from_first, on_first, several
 from ...models import Classifier
@@ -69,7 +69,7 @@ def teach(
             teacher_optimizer(options, len(data.train_labels)),
             options.teacher_epochs,
             options.teacher_batch_size,
-            jax.random.wrap_key_data(jnp.asarray(told["key"])),
+            jax.random.wrap_key_data(jnp.asarray(told["key"]), impl=_checks.THREEFRY),
             finish=predicted_classes(teaching.logits, queries),
         )
     )
