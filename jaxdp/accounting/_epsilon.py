@@ -21,10 +21,10 @@ import numpy as np
 
 from .. import _checks
 from .._errors import UsageError
-from ._adjacency import ADJACENCIES, for_rdp_under_replace_one, relation
+from ._adjacency import ADJACENCIES, for_rdp_under_replace_one, for_responses_under_replace_special, relation
 from ._events import poisson_event, with_float_noise
 from ._grid import TooLargeError, affordable_interval
-from ._kinds import as_counted
+from ._kinds import as_counted, holds_a_response
 from ._quiet import quiet_about_skipped_orders
 from ._reach import delta_left
 
@@ -182,7 +182,7 @@ def composed_by(
     composed, understood = prepared
     if accountant == "rdp" and isinstance(understood, SelfComposedDpEvent):
         with contextlib.suppress(TypeError):  # an event with a list in it can't be hashed
-            of_one = _curve_of_one(understood.event, adjacency)
+            of_one = _curve_of_one(understood.event, composed.neighboring_relation.name.lower())
             return replace(of_one, rdp=understood.count * of_one.rdp)  # as its accountant composes so many
     with quiet_about_skipped_orders():
         return composed.compose(understood)
@@ -237,15 +237,18 @@ def prepared_for(
     accountant: str, event: "DpEvent", adjacency: str, interval: float = PLD_INTERVAL
 ) -> "tuple[PrivacyAccountant, DpEvent] | None":
     """A fresh accountant and the event as it must be told it; None where it can't account it."""
-    fresh = fresh_accountant(accountant, adjacency, interval)
     understood = as_counted(with_float_noise(event), accountant)
     if understood is None:
         return None
-    if adjacency == "replace_one" and accountant != "pld":
-        try:
+    counted_under = adjacency
+    try:
+        if adjacency == "replace_one" and accountant != "pld":
             understood = for_rdp_under_replace_one(understood)
-        except UsageError:
-            return None
+        if adjacency == "replace_special" and holds_a_response(understood):
+            understood, counted_under = for_responses_under_replace_special(understood, accountant), "replace_one"
+    except UsageError:
+        return None
+    fresh = fresh_accountant(accountant, counted_under, interval)
     return (fresh, understood) if fresh.supports(understood) else None
 
 

@@ -40,7 +40,7 @@ def as_counted(event: "DpEvent", accountant: str) -> "DpEvent | None":
             if part.count == 0:
                 return dp_event.NoOpDpEvent()
             inner = told(part.event, times * part.count)
-            if inner is None or not (accountant == "pld" and _holds_a_response(inner)):
+            if inner is None or not (accountant == "pld" and holds_a_response(inner)):
                 return inner and dp_event.SelfComposedDpEvent(inner, part.count)
             return dp_event.ComposedDpEvent([inner] * part.count)
         if isinstance(part, dp_event.ComposedDpEvent):
@@ -50,16 +50,19 @@ def as_counted(event: "DpEvent", accountant: str) -> "DpEvent | None":
             copies += times
             return part if accountant != "pld" or copies <= MOST_COPIES else None
         if isinstance(part, dp_event.PoissonSampledDpEvent | dp_event.RepeatAndSelectDpEvent):
-            return part if told(part.event, 1) is not None else None
+            inner = told(part.event, 1)
+            is_nothing = isinstance(part, dp_event.PoissonSampledDpEvent) and isinstance(inner, dp_event.NoOpDpEvent)
+            return inner if is_nothing else inner and part
         return part
 
     return told(event, 1)
 
 
-def _holds_a_response(event: Any) -> bool:
+def holds_a_response(event: Any) -> bool:
+    """Whether an event is, or has in it, a randomized response."""
     from dp_accounting import dp_event
 
     if isinstance(event, dp_event.ComposedDpEvent):
-        return any(map(_holds_a_response, event.events))
+        return any(map(holds_a_response, event.events))
     inner = getattr(event, "event", None)
-    return isinstance(event, dp_event.RandomizedResponseDpEvent) or (inner is not None and _holds_a_response(inner))
+    return isinstance(event, dp_event.RandomizedResponseDpEvent) or (inner is not None and holds_a_response(inner))

@@ -242,7 +242,9 @@ class Ledger:
     def from_dict(cls, description: dict[str, Any]) -> "Ledger":
         """The inverse of `to_dict`; raises `UsageError` where `description` is not a ledger."""
         try:
-            entries = [(entry["label"], entry["event"], entry.get("nonce")) for entry in description["entries"]]
+            entries = [
+                (entry["label"], entry["event"], entry.get("nonce")) for entry in _listed(description["entries"])
+            ]
             adjacency, unit = description["adjacency"], description["unit"]
         except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
             raise UsageError(
@@ -253,6 +255,12 @@ class Ledger:
 
     def __hash__(self) -> int:
         return hash(json.dumps(self.to_dict()))
+
+
+def _listed(entries: Any) -> list[Any]:
+    if not isinstance(entries, list):
+        raise TypeError("entries are a list")
+    return entries
 
 
 jax.tree_util.register_static(Ledger)  # part of a training state, and no array

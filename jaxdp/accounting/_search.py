@@ -53,8 +53,10 @@ class RandomSearch:
 
     def __post_init__(self) -> None:
         _checks.one_of("distribution", self.distribution, _SHAPES)
-        if _checks.positive("mean", self.mean, "give the mean number of runs, such as 10") < 1:
-            raise UsageError(f"mean={self.mean} must be at least 1: give the mean number of runs, such as 10")
+        if not 1 <= _checks.positive("mean", self.mean, "give the mean number of runs, such as 10") <= 1e6:
+            raise UsageError(
+                f"mean={self.mean} must lie between 1 and a million: give the mean number of runs, such as 10"
+            )
 
     def in_words(self) -> str:
         """The law of the number of runs."""
@@ -92,7 +94,7 @@ class RandomSearch:
             return int(generator.poisson(self.mean))
         if self.distribution == "geometric":
             return int(generator.geometric(1 / self.mean))
-        if self.mean == 1:
+        if self.mean < 1 + 1e-8:  # which costs more than one run does
             return 1
         return int(generator.logseries(1 - _logarithmic_gamma(self.mean)))
 

@@ -82,7 +82,8 @@ class Report:
     def ledger(self, *, nonce: str | None = None) -> accounting.Ledger:
         """The data-independent cost as a ledger: every query asked, every answer given.
 
-        It holds where a record is exchanged, or blanked in its place: that moves one teacher's vote on each query.
+        It holds where a record is exchanged, or blanked in its place: that moves one teacher's vote on each query. It pays for
+        the labels alone: who publishes the sanitised ε as well has spent that, and no ledger can hold it.
         `nonce`, if given, names the noise: no ledger takes one twice.
         """
         label = f"PATE, {self.answered:,} answers to {self.asked:,} queries"
@@ -101,7 +102,7 @@ class Report:
         if self.sanitised is not None:
             lines.append(
                 f"Sanitised: ε = {accounting.rounded_up(self.sanitised.epsilon)}. Safe to publish: it covers labels and itself, "
-                "where the data-independent ones cover labels alone."
+                "where the data-independent ones, and the ledger, cover labels alone: once it is published, they don't hold."
             )
         return "\n".join(lines)
 

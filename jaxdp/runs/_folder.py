@@ -9,7 +9,8 @@ summary.json     what is covered by epsilon, or public, of the results, and with
                  with it the run is finished
 
 What epsilon doesn't cover, in private/, which nobody else may read (mode 700):
-run.json         the seed if one was given; while the run is under way, a secret and the data's fingerprint under it
+run.json         the seed if one was given; while the run is under way, a secret and the data's fingerprint under it, and by what
+                 config.json is known again
 checkpoints/     while the run is under way, the two newest, with its keys; with --keep best, best/ has that epoch's model
 metrics.jsonl    one line an epoch; metrics.png shows them
 canaries.npz     with --audit-canaries, the examples that were planted, and which of them the model was trained on
@@ -40,6 +41,8 @@ _METRICS = f"{PRIVATE}/metrics.jsonl"
 _SECRETS = f"{PRIVATE}/run.json"
 _ROOM_NEEDED = 64 * 2**20
 _SEAL = "sha256"
+_CONFIGS = "configs"  # what each config.json that the run wrote has for a SHA-256
+_RESULTS = f"{PRIVATE}/summary.json"
 
 
 def new_path(name: str) -> Path:
@@ -160,8 +163,21 @@ class RunFolder:
         """
         self.refuse_begun()
         secret = secrets.token_bytes(32) if secret is None else secret
-        self.write_json(_SECRETS, {"seed": seed, "secret": secret.hex(), "data_fingerprint": fingerprint(secret)})
-        self.write_json("config.json", config)
+        self._write_config(config, {"seed": seed, "secret": secret.hex(), "data_fingerprint": fingerprint(secret)})
+
+    def rewrite_config(self, config: dict[str, Any]) -> None:
+        """Write config.json anew; where a kill leaves the one before, that is known, too."""
+        self._write_config(config, self._secrets())
+
+    def _write_config(self, config: dict[str, Any], known: dict[str, Any]) -> None:
+        text = _in_json(config)
+        self.write_json(_SECRETS, {**known, _CONFIGS: [*known.get(_CONFIGS, []), _digest(text.encode())]})
+        self.write_text("config.json", text)
+
+    def check_config(self) -> None:
+        """Refuse the config.json of what is under way that isn't as it was written, where no checkpoint's mark tells."""
+        if _digest((self.path / "config.json").read_bytes()) not in self._secrets()[_CONFIGS]:
+            raise UsageError(f"{self.path / 'config.json'} is not as it was written: bring back the run's own file")
 
     def check_data(self, fingerprint: Callable[[bytes], str]) -> None:
         """Refuse to go on with other data than the run was started with."""
@@ -192,7 +208,7 @@ class RunFolder:
 
     def _secrets(self, *, finished: bool = False) -> dict[str, Any]:
         stored = self.read_json(_SECRETS)
-        wanted = ("seed",) if finished else ("seed", "secret", "data_fingerprint")
+        wanted = ("seed",) if finished else ("seed", "secret", "data_fingerprint", _CONFIGS)
         if not isinstance(stored, dict) or any(name not in stored for name in wanted):
             raise UsageError(f"{self.path / _SECRETS} lacks what the run needs to go on: the run's folder is damaged")
         return stored
@@ -216,15 +232,31 @@ class RunFolder:
         """Whether model and results are there, and all that is left is to erase and to state."""
         return os.access(self.private / "summary.json", os.R_OK)
 
+    def keep_results(self, summary: dict[str, Any]) -> None:
+        """Write all results; with them the run is trained."""
+        self.write_json(_RESULTS, {**summary, _SEAL: self._seal_of(summary)})
+
+    def results(self) -> dict[str, Any]:
+        """All results, to be stated: raises `UsageError` where they or config.json, by which they are, are not as written."""
+        summary = self.summary()
+        if self.read_json(_RESULTS).get(_SEAL) != self._seal_of(summary):
+            raise UsageError(
+                f"{self.path / _RESULTS} or config.json is not as it was written: the run's folder is damaged"
+            )
+        return summary
+
+    def _seal_of(self, summary: dict[str, Any]) -> str:
+        return _digest(_in_json(summary).encode() + (self.path / "config.json").read_bytes())
+
     def summary(self) -> dict[str, Any]:
         """The results of a finished run: all of them, or those that are published for those who can't read private/."""
-        name = f"{PRIVATE}/summary.json" if self.is_trained else "summary.json"
+        name = _RESULTS if self.is_trained else "summary.json"
         with as_written(self.path / name):
-            return dict(self.read_json(name).items())
+            return {key: value for key, value in self.read_json(name).items() if key != _SEAL}
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file, all or nothing."""
-        self.write_text(name, json.dumps(content, indent=2) + "\n")
+        self.write_text(name, _in_json(content))
 
     def write_sealed_json(self, name: str, content: dict[str, Any]) -> None:
         """Write a JSON object with its own SHA-256, all or nothing: for what another digit damages and leaves readable."""
@@ -286,8 +318,16 @@ class RunFolder:
             file.write(f"{json.dumps(record)}\n".encode())
 
 
+def _in_json(content: Any) -> str:
+    return json.dumps(content, indent=2) + "\n"
+
+
 def _seal(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return _digest(json.dumps(content, sort_keys=True).encode())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def close_to_others(path: Path) -> None:

@@ -1,6 +1,7 @@
 """The ledger: one total for all that touched the data, by one accountant or by adding up."""
 
 import json
+import math
 from typing import Any
 
 import dp_accounting as dp
@@ -13,7 +14,15 @@ from dp_accounting.rdp import RdpAccountant
 
 import jaxdp
 from jaxdp import UsageError, accounting
-from jaxdp.accounting import Ledger, RandomSearch, gaussian_event, poisson_event, truncated_poisson_event
+from jaxdp.accounting import (
+    Ledger,
+    RandomSearch,
+    event_epsilon,
+    gaussian_event,
+    poisson_event,
+    truncated_poisson_event,
+)
+from jaxdp.mechanisms import RandomizedResponse
 
 TRAINING = poisson_event(noise_multiplier=1.1, sample_rate=0.01, steps=100)
 TRUNCATED = truncated_poisson_event(
@@ -76,7 +85,9 @@ def test_the_number_of_runs_of_a_search_has_the_accounted_mean_and_distribution(
     assert scipy.stats.chisquare(observed, expected / expected.sum() * len(drawn)).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("arguments", [{"mean": 0.5}, {"mean": -1}, {"mean": 3, "distribution": "uniform"}])
+@pytest.mark.parametrize(
+    "arguments", [{"mean": 0.5}, {"mean": -1}, {"mean": 1e30}, {"mean": 3, "distribution": "uniform"}]
+)
 def test_a_search_that_cannot_be_accounted_is_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(jaxdp.UsageError):
         RandomSearch(**arguments)
@@ -97,6 +108,36 @@ def test_randomized_response_counts_under_replace_relations_alone() -> None:
     assert Ledger(adjacency="replace_special").add(event, "a survey").total(delta=1e-5).epsilon > 0
     with pytest.raises(jaxdp.UsageError, match="no accountant of dp-accounting"):
         Ledger().add(event, "a survey").total(delta=1e-5)
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+def test_a_response_costs_under_replace_special_what_it_tells_of_any_other_answer(accountant: str) -> None:
+    """dp-accounting takes a blanked record to respond at random: 0.69 for 1.10."""
+    response, noise = RandomizedResponse(epsilon=math.log(3)).event, gaussian_event(noise_multiplier=5.0)
+    special, one = Ledger(adjacency="replace_special"), Ledger(adjacency="replace_one")
+    spent = lambda ledger: ledger.epsilon(delta=1e-6, accountant=accountant).epsilon
+    assert spent(special.add(response, "an answer")) == spent(one.add(response, "an answer")) > 1.09
+    eight = dp.SelfComposedDpEvent(response, 8)
+    assert spent(special.add(eight, "answers")) == spent(one.add(eight, "answers"))
+    with_noise = spent(special.add(response, "an answer").add(noise, "a mean"))
+    assert spent(special.add(noise, "a mean")) + 0.9 < with_noise < spent(special.add(noise, "a mean")) + math.log(3)
+    nearly_random = dp.RandomizedResponseDpEvent(1 - 1e-12, 2)
+    assert spent(special.add(nearly_random, "nothing").add(noise, "a mean")) == pytest.approx(
+        spent(special.add(noise, "a mean")), abs=1e-4
+    )
+    sampled = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.0))
+    with pytest.raises(jaxdp.UsageError, match="can't account"):
+        spent(special.add(response, "an answer").add(sampled, "a step"))
+
+
+def test_a_ledger_whose_entries_are_no_list_is_none() -> None:
+    with pytest.raises(jaxdp.UsageError, match="not a ledger"):
+        Ledger.from_dict({"adjacency": "add_or_remove_one", "unit": "example", "entries": {}})
+
+
+def test_a_sample_of_nothing_costs_nothing() -> None:
+    nothing = dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), 0)
+    assert event_epsilon(dp.PoissonSampledDpEvent(0.1, nothing), delta=1e-5).epsilon == 0
 
 
 def test_what_is_not_an_event_is_refused() -> None:

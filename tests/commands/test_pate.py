@@ -197,7 +197,7 @@ def test_files_that_a_run_goes_on_from_are_refused_where_a_bit_of_them_is_anothe
 
     for place, names in (
         ("write", ("private/predictions.npy", "private/keys.json")),
-        ("erase_keys", ("labels.csv", "private/labels.json")),
+        ("erase_keys", ("labels.csv", "private/labels.json", "private/statement.json")),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(_pipeline, place, break_off)

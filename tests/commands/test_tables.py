@@ -12,7 +12,7 @@ from command import interrupt_at_epoch_of, refused, result
 
 import jaxdp
 from jaxdp import cli, data
-from jaxdp.accounting import Ledger
+from jaxdp.accounting import Ledger, gaussian_event
 from jaxdp.commands.train import TrainOptions, train_folds
 from jaxdp.commands.train._tables import table_problem
 
@@ -153,6 +153,29 @@ def test_folds_evaluate_every_record_and_cost_what_their_models_cost_together(ta
     plain = [*options(tables, "--folds", "2", "--no-dp", epochs=1), "--output", str(tmp_path / "plain")]
     at = plain.index("--delta")
     assert train_folds(cli._parse([*plain[:at], *plain[at + 2 :]])).epsilon is None
+
+
+@pytest.mark.slow
+def test_folds_that_began_with_a_shorter_ledger_are_added_to_the_longer_one(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, shorter = tmp_path / "ledger.json", Ledger().add(gaussian_event(noise_multiplier=50.0), "a mean")
+    longer = shorter.add(gaussian_event(noise_multiplier=1.0), "another mean")
+    of_two = [*options(tables, "--folds", "2", "--noise-multiplier", "2", epochs=1), "--ledger", str(path)]
+    path.write_text(json.dumps(shorter.to_dict()))
+    cli.main([*of_two, "--fold", "1", "--output", str(tmp_path / "all" / "fold-1")])
+    path.write_text(json.dumps(longer.to_dict()))
+    folds = train_folds(cli._parse([*of_two, "--output", str(tmp_path / "all")]))
+    own = [json.loads((run.path / "statement.json").read_text())["ledger"]["entries"][-1:] for run in folds.runs]
+    totals = [
+        Ledger.from_dict({**longer.to_dict(), "entries": longer.to_dict()["entries"] + entries})
+        .total(delta=1e-3)
+        .epsilon
+        for entries in own
+    ]
+    assert folds.epsilon == max(totals)
+    path.write_text(json.dumps(Ledger().to_dict()))
+    assert "began after other expenses" in refused([*of_two, "--output", str(tmp_path / "all")], capsys)
 
 
 def test_where_a_record_goes_depends_on_no_other() -> None:

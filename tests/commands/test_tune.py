@@ -1,6 +1,7 @@
 """`jaxdp tune`: what a search leaves, and that its epsilon is that of all its runs, of their scores and of the choice."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,21 @@ def test_a_search_that_is_broken_off_goes_on_to_the_same_result(finished: Path, 
     (tmp_path / "run" / "private" / "trials" / "2" / ".config.json.tmp").touch()  # of a kill while it was written
     cli.main(["tune", "--resume", str(tmp_path / "run")])
     assert result(tmp_path / "run") == result(finished)
+
+
+@pytest.mark.slow
+def test_a_search_is_not_gone_on_with_where_a_digit_of_its_noise_is_another(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(accounting.RandomSearch, "number_of_runs", lambda *_: 2)
+    interrupt_at_epoch_of(TWO_SIZES, 2, tmp_path / "run", monkeypatch)
+    shutil.rmtree(tmp_path / "run" / "private" / "trials")
+    capsys.readouterr()
+    config = tmp_path / "run" / "config.json"
+    described = json.loads(config.read_text())
+    described["search"]["noise"][0][1] /= 4
+    config.write_text(json.dumps(described, indent=2) + "\n")
+    assert f"{config} is not as it was written" in refused(["tune", "--resume", str(tmp_path / "run")], capsys)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from jaxdp import cli
 from jaxdp.commands._options import to_dict
 from jaxdp.commands.pate import PateOptions
 from jaxdp.commands.train import TrainOptions
+from jaxdp.commands.train._results import Results
 from jaxdp.commands.train._tables import table_problem
 from jaxdp.runs._folder import RunFolder, new_path, still_new
 
@@ -184,6 +185,30 @@ def test_a_run_killed_about_the_erasure_of_its_keys_states_it_only_once_they_are
     assert set(json.loads((folder / "private" / "run.json").read_text())) == {"seed"}
     assert "were erased when it finished" in (folder / "statement.txt").read_text()
     assert jaxdp.load_run(folder).summary is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["config.json", "private/summary.json"])
+def test_nothing_is_stated_of_a_trained_run_where_a_digit_that_it_is_stated_by_is_another(
+    name: str, tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed(self: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Results, "publish", killed)
+        with pytest.raises(SystemExit):
+            cli.main(options(tables, tmp_path / "run"))
+    capsys.readouterr()
+    whole = (tmp_path / "run" / name).read_text()
+    at = whole.index('"noise_multiplier": ') + len('"noise_multiplier": ')
+    assert whole[at] != "9"
+    (tmp_path / "run" / name).write_text(f"{whole[:at]}9{whole[at + 1 :]}")
+    assert "not as it was written" in refused(["train", "--resume", str(tmp_path / "run")], capsys)
+    assert not (tmp_path / "run" / "statement.txt").exists()
+    (tmp_path / "run" / name).write_text(whole)
+    cli.main(["train", "--resume", str(tmp_path / "run")])
+    assert (tmp_path / "run" / "statement.txt").exists()
 
 
 @pytest.mark.slow

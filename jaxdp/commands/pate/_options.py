@@ -156,6 +156,11 @@ class PateOptions(MechanismOptions, OneOfSeveral):
             "max_answers": "give a cap on the answers",
         }
         check_given(self, _checks.count, counts)
+        if getattr(aggregators, _AGGREGATORS[self.aggregator][0]).asks_student and self.queries < 2:
+            raise UsageError(
+                f"--queries={self.queries} is too few for --aggregator {self.aggregator}, whose second half asks a student that "
+                "learned from the first: give 2 or more"
+            )
         positives = {
             "teacher_lr": "give a learning rate such as 0.003",
             "student_lr": "give a learning rate such as 0.003",

@@ -49,7 +49,7 @@ from ._keys import KEYS, SECRET, erase_keys, read_key, write_keys
 from ._options import PateOptions
 from ._plots import plot_student
 from ._recipe import student_model, student_step
-from ._release import labels_of, publish, release, write
+from ._release import labels_of, publish, release, stated, write
 from ._report import summary_table
 from ._teach import rows_of_queries, teach
 
@@ -319,7 +319,7 @@ class _Job:
         records = self.folder.metrics()
         asked, answers, answered = labels_of(self.folder)
         right = answers[answered] == self.data.test_labels[asked[answered]]
-        statement = self.folder.read_json("statement.json")
+        statement = stated(self.folder)
         summary = {
             "dataset": self.data.name,
             "model": "pate",
@@ -337,11 +337,11 @@ class _Job:
         plot_student(records, self.folder.private / "student.png")
         close_to_others(self.folder.private / "student.png")
         save_model(self.folder.model(private=False), state.params[1], state.step)
-        self.folder.write_json(f"{PRIVATE}/summary.json", summary)
+        self.folder.keep_results(summary)
 
     def _publish(self) -> None:
         """Write what may be seen of the results; with it the run is finished."""
-        summary = self.folder.summary()
+        summary = self.folder.results()
         shown = (*_PUBLISHED, *(_OF_PUBLIC_IMAGES if self.options.holdout == 0 else ()))
         self.folder.write_json("summary.json", {name: summary[name] for name in shown})
 

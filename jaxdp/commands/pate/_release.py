@@ -139,8 +139,8 @@ def write(released: Released, folder: RunFolder, records: int, nonce: str) -> No
     for name in ("votes.npy", "votes.png", "epsilon.png"):
         close_to_others(private / name)
     folder.write_json(f"{PRIVATE}/report.json", all_figures(report))
-    stated = {"ledger": report.ledger(nonce=nonce).to_dict(), "statement": statement(report, records)}
-    folder.write_json(_TO_STATE, {**public_figures(report), **stated})
+    told = {"ledger": report.ledger(nonce=nonce).to_dict(), "statement": statement(report, records)}
+    folder.write_sealed_json(_TO_STATE, {**public_figures(report), **told})
     folder.write_sealed_json(_SEAL, {"labels": _digest(released.rows, released.labels, released.answered)})
     write_labels(folder.path / "labels.csv", released.labels, released.answered, released.rows)
 
@@ -162,9 +162,14 @@ def _digest(*arrays: np.ndarray) -> str:
     return digest.hexdigest()
 
 
+def stated(folder: RunFolder) -> dict[str, Any]:
+    """What the labels cost, and its statement, before that says anything of keys."""
+    return folder.read_sealed_json(_TO_STATE)
+
+
 def publish(folder: RunFolder, notes: tuple[str, ...] = ()) -> None:
     """Write the statement on the labels; notes, such as that keys are erased, have to be true by now."""
-    content = folder.read_json(_TO_STATE)
+    content = stated(folder)
     content["statement"] += "".join(f" {note}" for note in notes)
     folder.write_text("statement.txt", content["statement"] + "\n")
     folder.write_json("statement.json", content)
@@ -192,10 +197,16 @@ def statement(report: Report, records: int) -> str:
     independent, pld = report.data_independent, report.data_independent_pld
     released = report.mechanism.in_words(teachers=report.teachers, asked=report.asked, answered=report.answered)
     pair = lambda spent: f"({accounting.rounded_up(spent.epsilon)}, {report.delta:g})"
+    counted = (
+        ""
+        if report.mechanism.answers_all
+        else " It counts the answers that there were, a number that came out of the run: without a budget set before "
+        "(--target-epsilon), it is a bound on what came out, and not on what might have."
+    )
     return "\n\n".join(
         [
             f"These labels satisfy {pair(independent)}-differential privacy by the RDP accountant of Google's dp-accounting, and "
-            f"{pair(pld)} by its PLD accountant. Both hold, whatever the votes were.",
+            f"{pair(pld)} by its PLD accountant. Both hold, whatever the votes were.{counted}",
             "Unit and adjacency: record; two private data sets are neighbours if one is the other with one record exchanged or "
             f"blanked in its place. The number of records, {records:,}, and their places are treated as public. A record is in "
             "one shard, so it moves at most one teacher's vote on each query.",

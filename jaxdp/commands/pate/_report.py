@@ -48,7 +48,7 @@ def _epsilon_rows(figures: dict[str, Any]) -> Iterator[tuple[str, str]]:
     sanitised = figures["sanitised_epsilon"]
     yield (
         "ε, sanitised",
-        f"{shown(sanitised)} {at}; for the labels and itself; another one costs again"
+        f"{shown(sanitised)} {at}; for the labels and itself: once it is published, the others and the ledger don't hold"
         if sanitised is not None
         else "none for this mechanism and noise",
     )

@@ -12,7 +12,7 @@ from ..._errors import UsageError
 from ..._interrupts import resumable, stop_here
 from ...accounting import Ledger, rounded_up
 from ...runs._finished import FinishedRun
-from ...runs._folder import PRIVATE, RunFolder, new_path
+from ...runs._folder import PRIVATE, RunFolder, as_written, new_path
 from ...runs._report import say, two_columns
 from ._ledger import read_ledger
 from ._options import TrainOptions
@@ -118,8 +118,7 @@ def _put_together(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> Folds
 def _cost(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> float:
     """ε of what was spent before and of the models that a record takes part in, whichever of them it is left out of."""
     before = read_ledger(options.ledger)
-    ledgers = [Ledger.from_dict(RunFolder(run.path).read_json("statement.json")["ledger"]) for run in runs]
-    own = [replace(ledger, entries=ledger.entries[len(before.entries) :]) for ledger in ledgers]
+    own = [_own(run, before, options) for run in runs]
     totals = []
     for left_out in range(len(own)):
         used = before
@@ -127,6 +126,20 @@ def _cost(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> float:
             used = used.extend(ledger)
         totals.append(used.total(delta=options.delta).epsilon)
     return max(totals)
+
+
+def _own(run: FinishedRun, before: Ledger, options: TrainOptions) -> Ledger:
+    """What a model spent itself, where all that it began after is in the ledger as it is now: that may have grown since."""
+    folder = RunFolder(run.path)
+    with as_written(folder.path / "config.json"):
+        begun = int(folder.read_json("config.json")["in_ledger"])
+        ledger = Ledger.from_dict(folder.read_json("statement.json")["ledger"])
+    if ledger.entries[:begun] != before.entries[:begun]:
+        raise UsageError(
+            f"{folder.path} began after other expenses than --ledger={options.ledger} has now: what all models cost together "
+            "can't be told. Bring back the ledger that it began with; what came later goes behind that"
+        )
+    return replace(ledger, entries=ledger.entries[begun:])
 
 
 def _summary(run: FinishedRun) -> dict[str, Any]:

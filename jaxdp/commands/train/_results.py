@@ -88,7 +88,7 @@ class Results:
         plot_metrics(records, title, self.folder.plot)
         close_to_others(self.folder.plot)
         save_model(self.folder.model(private=run is None), params, kept["step"])
-        self.folder.write_json(f"{PRIVATE}/summary.json", summary)
+        self.folder.keep_results(summary)
 
     def _of_base_rates(self) -> dict[str, float]:
         """The figures of who knows how often each target or class is met, or numbers' means, and nothing else.
@@ -131,7 +131,7 @@ class Results:
 
     def publish(self) -> None:
         """Write what says that the keys are erased, after they are, and at last what may be seen of the results."""
-        summary = self.folder.summary()
+        summary = self.folder.results()
         if self.plan.run is not None:
             self._write_statement(self.plan.run, summary)
         with_test = self.plan.run is not None and self.problem.public_test

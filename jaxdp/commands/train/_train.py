@@ -124,16 +124,16 @@ class _Setting:
 def _new(options: TrainOptions, setting: _Setting) -> Path:
     """The folder of a run from its beginning to its end."""
 
-    def prepared() -> tuple[Problem, Ledger, Plan]:
+    def prepared() -> tuple[Problem, Ledger, Ledger, Plan]:
         spent_before = read_ledger(options.ledger)
         problem = setting.posed(options, spent_before)
         _check_room(setting.devices, problem)
         check_canaries(options, problem)
-        spent_before = spent_before.extend(problem.spent)
-        return problem, spent_before, resolve_plan(options, problem.examples, spent_before)
+        spent = spent_before.extend(problem.spent)
+        return problem, spent_before, spent, resolve_plan(options, problem.examples, spent)
 
-    problem, spent_before, plan = all_well(prepared)
-    config = config_of(options, plan, problem, spent_before)
+    problem, in_ledger, spent_before, plan = all_well(prepared)
+    config = config_of(options, plan, problem, spent_before) | {"in_ledger": len(in_ledger.entries)}
     secret = from_first(lambda: secrets.token_bytes(32))
     _agree_on_data(problem, secret, keys_of(options, config, problem, setting.entropy))
 

@@ -86,10 +86,14 @@ class TuneOptions(TrainOptions):
                 "--adjacency=replace_one has no effect on jaxdp tune, which the RDP accountant alone can account: leave it out, "
                 "or give replace_special"
             )
-        if _checks.positive("--runs", self.runs, "give the mean number of runs, such as 5") < 1:
-            raise UsageError(f"--runs={self.runs} must be at least 1: give the mean number of runs, such as 5")
+        if not 1 <= _checks.positive("--runs", self.runs, "give the mean number of runs, such as 5") <= 1e6:
+            raise UsageError(
+                f"--runs={self.runs} must be at least 1, and a million at most: give the mean number of runs, such as 5"
+            )
         if self.score_noise is not None:
-            _checks.positive("--score-noise", self.score_noise, "give the noise in records, such as 50")
+            noise = _checks.positive("--score-noise", self.score_noise, "give the noise in records, such as 50")
+            if not 1e-3 <= noise <= 1e6:
+                raise UsageError(f"--score-noise={noise:g} must lie between 0.001 and 1e6 records: such as 50")
         for name in ("lrs", "clip_norms"):
             _check_range(flag(name), getattr(self, name))
         for end in self.clip_norms or ():

@@ -24,7 +24,7 @@ from ...mechanisms import Gaussian
 from ...runs._checkpoint import save_model
 from ...runs._devices import Devices, use_devices
 from ...runs._finished import load_run
-from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, first_free
+from ...runs._folder import RunFolder, as_written, close_to_others, first_free
 from ...runs._key_source import KeySource
 from ...runs._report import say
 from .. import _options
@@ -183,15 +183,15 @@ class _Search:
             for picture in (folder.plot, folder.private / "trials.png"):
                 close_to_others(picture)
             self.config |= {"plan": source.read_json("config.json")["plan"]}
-            folder.write_json("config.json", self.config)
+            folder.rewrite_config(self.config)
             of_run = source.summary()
             summary = {**of_run, **privacy, "lr": trials[best].lr, "folder": str(folder.path)}
             summary["seconds"] = time.perf_counter() - self.started
-        folder.write_json(f"{PRIVATE}/summary.json", summary)
+        folder.keep_results(summary)
 
     def _publish(self) -> None:
         """State what was spent, and at last what may be seen of the results."""
-        summary, spent, ledger = self.folder.summary(), self._spent(), self._ledger()
+        summary, spent, ledger = self.folder.results(), self._spent(), self._ledger()
         none_drawn = "model" not in summary
         text = statement_of(self.options, self.problem, self.price, spent, ledger, none_drawn=none_drawn)
         self.folder.write_text("statement.txt", text + "\n")
@@ -248,6 +248,8 @@ def _new(options: TuneOptions, path: Path, devices: Devices, console: Console, h
 def _resumed(options: TuneOptions, path: Path, devices: Devices, console: Console, held: ExitStack) -> _Search:
     """A search that is gone on with, if anything is left to do."""
     folder = RunFolder.existing(path)
+    if not folder.is_trained:
+        folder.check_config()
     config = folder.read_json("config.json")
     _check_options(folder, options)
     with as_written(folder.path / "config.json"):
