@@ -14,6 +14,19 @@ import jaxdp
 from jaxdp import UsageError, _checks
 
 
+@pytest.mark.parametrize("name", ["clip_norm", "max_grad_norm", "l2_norm_clip"])
+def test_an_optimizer_says_where_a_clip_norm_goes(name: str) -> None:
+    arguments: dict[str, Any] = {
+        "noise_multiplier": 1.0,
+        "expected_batch_size": 4.0,
+        "key": jax.random.key(0),
+        name: 1.0,
+    }
+    for optimizer in (jaxdp.dp_sgd, jaxdp.dp_adam):
+        with pytest.raises(UsageError, match=f"no argument {name}: give clip_norm to jaxdp.DPSGD"):
+            optimizer(0.1, **arguments)
+
+
 @pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int64(2), np.float64(2)])
 def test_numbers_of_any_concrete_type_become_plain_floats(value: Any) -> None:
     assert type(_checks.real("x", value, "fix")) is float

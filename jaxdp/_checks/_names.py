@@ -12,9 +12,10 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _T = TypeVar("_T")
 
+_CLIP_NORM = ("clip_norm", "max_grad_norm", "l2_norm_clip", "l2_clip", "clip", "clipping_norm", "max_norm", "grad_clip")
 _SAME = (  # names that jaxdp, other libraries and papers have for one thing; of those known, the first is meant
     ("noise_multiplier", "noise", "noise_mult", "sigma", "std", "stddev", "noise_scale", "noise_std", "noise_stddev"),
-    ("clip_norm", "max_grad_norm", "l2_norm_clip", "l2_clip", "clip", "clipping_norm", "max_norm", "grad_clip"),
+    _CLIP_NORM,
     ("lr", "learning_rate", "eta", "step_size"),
     ("epsilon", "target_epsilon", "eps", "budget"),
     ("batch_size", "expected_batch_size", "batch", "lot_size", "logical_batch_size"),
@@ -37,6 +38,9 @@ _SAME = (  # names that jaxdp, other libraries and papers have for one thing; of
 _WITHOUT = {  # names of what has no argument here, with what to do
     "num_microbatches": "each example is clipped by itself here, as with num_microbatches = batch size elsewhere: leave it out "
     "(microbatch_size bounds memory alone)",
+    **dict.fromkeys(
+        _CLIP_NORM, "give clip_norm to jaxdp.DPSGD, or to jaxdp.clipped_grad, whose clipped sums get noise here"
+    ),
     "epochs": "give steps, which are epochs * num_examples / expected_batch_size, rounded",
     "target_epsilon": "give any noise_multiplier, and then run.with_noise_for(epsilon=..., delta=...)",
     "delta": "give it where epsilon is asked for, as in run.epsilon(delta=...)",

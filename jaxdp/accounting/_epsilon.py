@@ -227,10 +227,11 @@ def fresh_accountant(accountant: str, adjacency: str, interval: float = PLD_INTE
     return RdpAccountant(neighboring_relation=neighbours)
 
 
-def rounded_up(epsilon: float) -> str:
-    """Four decimals, never below the true value."""
+def rounded_up(epsilon: float, digits: int = 4) -> str:
+    """So many decimals, never below the true value."""
     epsilon = _checks.real("epsilon", epsilon, "give a number")
-    return f"{math.ceil(epsilon * 1e4) / 1e4:.4f}" if math.isfinite(epsilon) else "infinite"
+    unit = 10**digits
+    return f"{math.ceil(epsilon * unit) / unit:.{digits}f}" if math.isfinite(epsilon) else "infinite"
 
 
 def prepared_for(

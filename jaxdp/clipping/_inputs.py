@@ -21,6 +21,7 @@ _AS_SHARED = (
     "hand over what isn't of the records, such as frozen weights, behind the data, as jaxdp.Shared(value): the loss gets it "
     "after the example"
 )
+_SHOWN = 3  # leaves of a batch, or records of a list, that a line can name
 _ROWS_OF_CHECK = 2  # of a batch of the self-check's, whose shapes say nothing of the user's
 
 
@@ -56,18 +57,31 @@ def check_batch(batch: Batch, fix: str = "give arrays with a leading axis [B], t
                 " (a list is a tree of its items: give numpy.asarray of it)" if isinstance(leaf, int | float) else ""
             )
             raise UsageError(
-                f"batch{jax.tree_util.keystr(path)} is a scalar: every leaf needs a leading axis [B]{listed}"
+                f"batch{jax.tree_util.keystr(path)} is a scalar: every leaf needs a leading axis [B]{listed or of_records(batch)}"
             )
         sizes[jax.tree_util.keystr(path) or "(the array itself)"] = jnp.shape(leaf)[0]
     if not sizes:
         raise UsageError("batch has no leaves: pass a pytree of arrays with a leading axis [B]")
     if len(set(sizes.values())) > 1:
-        listing = ", ".join(f"{name}: {size}" for name, size in sizes.items())
-        raise UsageError(f"the leaves of batch disagree on the leading axis ({listing}): each needs one row an example")
+        several = list(sizes.items())
+        listing = ", ".join(f"{name}: {size}" for name, size in several[:_SHOWN]) + ", …" * (len(several) > _SHOWN)
+        raise UsageError(
+            f"the leaves of batch disagree on the leading axis ({listing}): each needs one row an example{of_records(batch)}"
+        )
     size = next(iter(sizes.values()))
     if size == 0:
         raise UsageError("batch has 0 rows: for an empty draw pass padded rows with mask=False")
     return size
+
+
+def of_records(batch: Batch) -> str:
+    """What to do with a list of records, each a tree of its own."""
+    if not (isinstance(batch, list) and len(batch) > _SHOWN):
+        return ""
+    return (
+        ". A list is a tree of its items: stack the records, jax.tree.map(lambda *leaves: numpy.stack(leaves), *records), or in "
+        "make_step's step give jaxdp.reading.Source(records)"
+    )
 
 
 def check_mask(mask: Any, size: int) -> Bool[Array, " B"]:
@@ -110,7 +124,8 @@ def check_loss(
             raise
         except Exception as error:
             error.add_note(
-                f"loss_fn is given one example at a time, without an axis of the batch: {_in_words(example)}."
+                "loss_fn(params, example) is given one example at a time, without an axis of the batch, no jax.vmap or mean over "
+                f"one: {_in_words(example)}."
                 f"{_TO_WRAP if _are_records_of_a_user(example) else ''}"
             )
             raise

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from .._errors import UsageError
 from .._outputs import check_output
-from ..runs._folder import PRIVATE, RunFolder, as_written
+from ..runs._folder import PRIVATE, RunFolder, as_written, first_free
 from ..runs._report import figure_of, say, shown_figure
 
 _SHOWN = (
@@ -38,8 +38,8 @@ class CompareOptions:
 
     folders: tyro.conf.Positional[tuple[Path, ...]]
     """folders of runs, or folders that hold several"""
-    output: Path = Path("compare.png")
-    """where to draw accuracy against epsilon, a .png"""
+    output: Path | None = None
+    """where to draw accuracy against epsilon, a .png; if not given compare.png, or compare-2.png where that is there"""
     overwrite: bool = False
     """replace the file of --output where there is one"""
     json: bool = False
@@ -48,13 +48,14 @@ class CompareOptions:
 
 def compare(options: CompareOptions) -> None:
     """Show finished runs beside each other."""
-    check_output("--output", options.output, overwrite=options.overwrite, suffixes=(".png",))
+    output = options.output or (Path("compare.png") if options.overwrite else first_free(Path("compare"), ".png"))
+    check_output("--output", output, overwrite=options.overwrite, suffixes=(".png",))
     from ..runs._plots import plot_comparison
 
     if not options.folders:
         raise UsageError("jaxdp compare needs folders of finished runs: give one or more, such as runs")
     runs = finished_runs(options.folders)
-    plot_comparison(runs, options.output)
+    plot_comparison(runs, output)
     if options.json:
         print(json.dumps(runs, indent=2))
         return
@@ -63,7 +64,7 @@ def compare(options: CompareOptions) -> None:
         console = Console(width=max(console.width, _WIDE))
     for shown in comparison_tables(runs, wide=console.width >= _WIDE):
         console.print(shown)
-    say(console, f"accuracy against ε: {options.output}")
+    say(console, f"the same against ε: {output}")
 
 
 def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
@@ -144,5 +145,7 @@ def _table(title: str, runs: list[dict[str, Any]], wide: bool) -> Table:
 
 def _epsilon_in_words(run: dict[str, Any]) -> str:
     """A run's own, and that of all its data were used for."""
-    own, total = f"{run['epsilon']:.4f} ({run['accountant'].upper()})", run["total_epsilon"]
-    return f"{total:.4f} with the ledger, {own} alone" if total > run["epsilon"] else own
+    from ..accounting import rounded_up
+
+    own, total = f"{rounded_up(run['epsilon'])} ({run['accountant'].upper()})", run["total_epsilon"]
+    return f"{rounded_up(total)} with the ledger, {own} alone" if total > run["epsilon"] else own

@@ -27,6 +27,7 @@ from .._spread import Spread, spread_of
 from .._types import LossFn, Params
 from ..accounting import Ledger
 from ..clipping import DrawSums, Summing, check_batch, check_params, takes_rng
+from ..clipping._inputs import of_records
 from ..noise._keys import Domain, nonce_of, own_key
 from ..reading import Source
 from ..transforms import check_numbers, check_suitable, check_transform, in_float32
@@ -39,6 +40,11 @@ from ._self_check import self_check, signature
 from ._state import RunKeys, StepMetrics, TrainState, as_accounted, check_accounted, check_draws_go_on
 
 _DATA = "give arrays [num_examples, ...], or jaxdp.reading.Source(records) for records that are read as they are drawn"
+
+_ONE_ROW = (
+    ". Each example is in one row, whole: what is derived of one (augmentations, views, pairs) the loss derives itself, and "
+    "rows of one person are put together by jaxdp.data.group_by_user"
+)
 
 
 class PrivateStep:
@@ -100,6 +106,11 @@ class PrivateStep:
                 raise UsageError(
                     f"params{jax.tree_util.keystr(path)} is a shape without values: give arrays, or under jax.eval_shape call "
                     "init within the function that it is given"
+                )
+            if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
+                raise UsageError(
+                    f"the arrays of params are gone (params{jax.tree_util.keystr(path)}): a step takes those of the state that "
+                    "it is given. Copy them before, jax.tree.map(jnp.copy, state.params), or take those of the state it returned"
                 )
             if _checks.has_nan(leaf):
                 raise UsageError(
@@ -213,6 +224,7 @@ class PrivateStep:
             raise UsageError(
                 f"data has {size} examples and the run was described with num_examples={self.run.num_examples}: its "
                 "sampling rate, and so its epsilon, would be false; describe the run with the number of examples it trains on"
+                + (of_records(data) or (_ONE_ROW if size > self.run.num_examples else ""))
             )
         most = getattr(self.run, "records_per_user", None)
         if most is not None:

@@ -50,10 +50,10 @@ def new_path(name: str) -> Path:
     return first_free(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
 
 
-def first_free(path: Path) -> Path:
-    """`path`, or the first of it with a number behind that isn't there yet."""
-    others = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
-    return next(each for each in itertools.chain([path], others) if not each.exists())
+def first_free(path: Path, suffix: str = "") -> Path:
+    """`path` with its suffix, or the first of it with a number between the two that isn't there yet."""
+    names = itertools.chain([path.name], (f"{path.name}-{i}" for i in itertools.count(2)))
+    return next(each for each in (path.with_name(name + suffix) for name in names) if not each.exists())
 
 
 def still_new(path: Path, given: Path | None, name: str) -> Path:

@@ -102,5 +102,6 @@ def _tried(call: Callable[[], Any], name: str) -> Any:
             f"optimizer.{name} fails with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}. A "
             "private step gives an optimizer the noisy mean of the gradients and the parameters, no more: one that asks for "
             "value=, grad= or value_fn= (lbfgs, reduce_on_plateau, polyak_sgd) wants further looks at the private data, "
-            "which no accountant counts; give one that needs gradients alone, such as optax.adam, made for these parameters"
+            "which no accountant counts; one that adds noise itself (optax.contrib.dpsgd) isn't needed here, where it is added "
+            "already; give one that needs gradients alone, such as optax.adam, made for these parameters"
         ) from error

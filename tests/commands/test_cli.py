@@ -80,6 +80,17 @@ def test_what_is_published_is_compared_without_the_rest(
     assert "published" in capsys.readouterr().out
 
 
+def test_runs_are_compared_again_without_a_name_for_the_picture(
+    small: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("compare.png", "compare-2.png", "compare-3.png"):
+        cli.main(["compare", str(small[0])])
+        assert name in capsys.readouterr().out
+    cli.main(["compare", str(small[0]), "--overwrite"])
+    assert {path.name for path in tmp_path.iterdir()} == {"compare.png", "compare-2.png", "compare-3.png"}
+
+
 @pytest.mark.slow
 def test_a_finished_model_comes_back(small: tuple[Path, list[str]], tfds_dir: Path) -> None:
     run = jaxdp.load_run(small[0])

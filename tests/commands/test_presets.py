@@ -61,6 +61,13 @@ def test_a_recipe_without_privacy_does_not_make_a_run_of_it(capsys: pytest.Captu
         TrainOptions(recipe=name, dp=False, **_table(RECIPES[name].model)).check()
 
 
+def test_numbers_are_learned_at_a_rate_of_their_own() -> None:
+    of_numbers = {**_table("dense"), "target_bounds": (0.0, 9.0)}
+    assert TrainOptions(**of_numbers, model="dense").recipe_in_use is RECIPES["dense-numbers"]
+    assert TrainOptions(**of_numbers, recipe="dense").recipe_in_use is RECIPES["dense"]
+    assert TrainOptions(**_table("dense")).recipe_in_use is RECIPES["dense"]
+
+
 def _table(model: str) -> dict[str, Any]:
     """The options without which a model of tables has nothing to train on."""
     if model != "dense":

@@ -187,6 +187,29 @@ def test_a_step_within_a_transformation_is_refused_and_the_template_of_a_state_i
             call()
 
 
+def test_rows_that_are_no_examples_are_not_to_be_counted_as_such() -> None:
+    step = RUN.make_step(loss, optax.sgd(0.1))
+    state = step.init(PARAMS, jax.random.key(0))
+    with pytest.raises(jaxdp.UsageError, match=r"data has 16 examples.*Each example is in one row.*group_by_user"):
+        step(state, np.concatenate([DATA, DATA]))
+    with pytest.raises(
+        jaxdp.UsageError, match=r"data has 2 examples.*A list is a tree of its items: stack the records"
+    ):
+        step(state, list(DATA))
+    with pytest.raises(
+        jaxdp.UsageError, match=r"\[0\]\['x'\]: 2, \[0\]\['y'\]: 1, \[1\]\['x'\]: 2, …\).*stack the records"
+    ):
+        step(state, [{"x": row, "y": row[:1]} for row in DATA])
+
+
+def test_parameters_that_a_step_took_are_told_where_they_are() -> None:
+    step = RUN.make_step(loss, optax.sgd(0.1))
+    state = step.init(PARAMS, jax.random.key(0))
+    step(state, DATA)
+    with pytest.raises(jaxdp.UsageError, match=r"the arrays of params are gone.*Copy them before"):
+        step.init(state.params, jax.random.key(1))
+
+
 def test_a_step_where_nothing_is_compiled_is_refused() -> None:
     step = RUN.make_step(loss, optax.sgd(0.1))
     with jax.disable_jit(), pytest.raises(jaxdp.UsageError, match="jax_disable_jit is set"):

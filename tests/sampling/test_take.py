@@ -55,6 +55,7 @@ def test_an_index_of_padding_is_no_examples(name: str) -> None:
         (jnp.zeros(12), "has 12 rows"),
         ((np.zeros(11), {"y": np.zeros((1, 11))}), r"arrays\[1\]\['y'\] has 1 rows"),
         ((np.zeros(11), 3.0), "has no rows"),
+        (jaxdp.reading.Source(np.zeros((11, 3))), "is a Source and no array.*step of run.make_step"),
         ((), "no leaves"),
     ],
 )

@@ -281,7 +281,10 @@ class TrainOptions(OneOfSeveral):
     @property
     def recipe_in_use(self) -> Recipe:
         """The recipe, named or not."""
-        return recipe_for(self.architecture, dp=self.dp) if self.recipe is None else recipe_named(self.recipe)
+        if self.recipe is not None:
+            return recipe_named(self.recipe)
+        of_numbers = self.dp and self.architecture == "dense" and self.target_bounds is not None
+        return recipe_named("dense-numbers") if of_numbers else recipe_for(self.architecture, dp=self.dp)
 
     @property
     def is_table(self) -> bool:

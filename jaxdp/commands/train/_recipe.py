@@ -102,6 +102,9 @@ RECIPES = {
         noise_multiplier=1.3,
     ),
     "dense": Recipe(about="a dense network for tables", model="dense", clip_norm=1.0),
+    "dense-numbers": Recipe(
+        about="the same for targets that are numbers (--target-bounds)", model="dense", clip_norm=1.0, sgd_lr=0.05
+    ),
     "scattering-plain": replace(_PLAIN_CNN, model="scattering", sgd_lr=0.1, epochs=10),
     "cnn-plain": _PLAIN_CNN,
     "mlp-plain": replace(_PLAIN_CNN, model="mlp", epochs=10),

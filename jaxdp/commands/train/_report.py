@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from ...accounting import rounded_up
 from ...runs._report import shown_figure, two_columns
 from ...sampling import words_of_batch_size
 
@@ -13,7 +14,7 @@ from ...sampling import words_of_batch_size
 def status_line(record: dict[str, Any], epochs: int, *, narrow: bool = False) -> str:
     """One line about an epoch, finished or under way; the least of it for a narrow terminal."""
     if narrow:
-        spent = "" if record["epsilon"] is None else f"  ε {record['epsilon']:.3f}"
+        spent = "" if record["epsilon"] is None else f"  ε {rounded_up(record['epsilon'], 3)}"
         return f"epoch {record['epoch']}/{epochs}  loss {record['train_loss']:.3f}{spent}"
     parts = [f"epoch {record['epoch']}/{epochs}"]
     if record["steps_per_second"] is not None:
@@ -24,7 +25,7 @@ def status_line(record: dict[str, Any], epochs: int, *, narrow: bool = False) ->
     if f"test_{name}" in record:
         parts.append(f"test {shown_figure(name, record[f'test_{name}'])[1]}")
     if record["epsilon"] is not None:
-        parts.append(f"ε {record['epsilon']:.3f}")
+        parts.append(f"ε {rounded_up(record['epsilon'], 3)}")
     return "  ".join(parts)
 
 
@@ -39,8 +40,9 @@ def advice(summary: dict[str, Any]) -> str | None:
         return None
     bounds = "--target-bounds between which the targets lie, " if "test_rmse" in summary else ""
     return (
-        f"this model tells less than base rates or means alone: try {bounds}fewer or no hidden layers (--hidden alone), "
-        "--bounds-file in place of one --bounds, another --lr, more --epochs, or jaxdp tune"
+        "this model tells less than base rates or means alone: try another --lr (a lower one where the loss grew), "
+        f"{bounds}fewer or no hidden layers (--hidden alone), --bounds-file in place of one --bounds, more --epochs, or "
+        "jaxdp tune"
     )
 
 
@@ -51,11 +53,11 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     else:
         spent = summary["epsilon"]
         if "rdp" in spent:
-            yield "ε (RDP)", f"{spent['rdp']:.5f} at δ = {summary['delta']:g}, order {summary['order']:g}"
+            yield "ε (RDP)", f"{rounded_up(spent['rdp'], 5)} at δ = {summary['delta']:g}, order {summary['order']:g}"
         if "pld" in spent:
-            yield "ε (PLD)", f"{spent['pld']:.5f} at δ = {summary['delta']:g}"
+            yield "ε (PLD)", f"{rounded_up(spent['pld'], 5)} at δ = {summary['delta']:g}"
         if summary["total_epsilon"] > min(spent.values()):
-            yield "ε with the ledger", f"{summary['total_epsilon']:.5f} at δ = {summary['delta']:g}"
+            yield "ε with the ledger", f"{rounded_up(summary['total_epsilon'], 5)} at δ = {summary['delta']:g}"
         yield "noise multiplier", f"{summary['noise_multiplier']:.5f}"
         yield "clip norm", f"{summary['clip_norm']:g}"
     if "lr" in summary:

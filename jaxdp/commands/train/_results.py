@@ -68,6 +68,7 @@ class Results:
             "evaluated_on": "the test set" if self.problem.public_test else _THOSE_HELD_BACK,
             **self._of_base_rates(),
             "epsilon": None,
+            "lr": self.plan.lr,
             "batch_size": self.plan.batch_size,
             "steps": state.step,
             "epochs": last["epoch"],
