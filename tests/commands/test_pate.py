@@ -17,7 +17,7 @@ from of_several import ended, free_address, started, together
 
 import jaxdp
 from jaxdp import cli, pate
-from jaxdp.commands.pate import _pipeline, _teach
+from jaxdp.commands.pate import _label, _pipeline, _teach
 from jaxdp.runs._folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no record of some class")
@@ -392,6 +392,25 @@ def test_predictions_of_others_are_labelled_and_analysed_from_npy_and_csv_alike(
     fewer = [str(tmp_path / "fewer.npy"), *arguments[1:], "--labels", labels]
     np.save(tmp_path / "fewer.npy", predictions[:-1])
     assert "would cost otherwise" in refused(["pate", "analyze", *fewer], capsys)
+
+
+def test_labels_that_a_kill_left_without_their_statement_get_it_and_are_not_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "p.npy", np.random.default_rng(0).integers(0, 2, (30, 40)))
+    command = ["pate", "label", str(tmp_path / "p.npy"), "--num-classes", "2", "--records", "3000", "--seed", "4"]
+    cli.main([*command, "--output", str(tmp_path / "whole")])
+    with monkeypatch.context() as patch:
+        patch.setattr(_label, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(SystemExit):
+            cli.main([*command, "--output", str(tmp_path / "broken")])
+    assert not (tmp_path / "broken" / "statement.json").exists()
+    capsys.readouterr()
+    cli.main([*command, "--output", str(tmp_path / "broken")])
+    assert "nothing was labelled anew" in " ".join(capsys.readouterr().out.split())
+    for name in ("labels.csv", "statement.json", "statement.txt"):
+        assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert "holds labels already" in refused([*command, "--output", str(tmp_path / "broken")], capsys)
 
 
 def test_what_a_user_got_wrong_is_told(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from .._options import check_given, check_seed, seeded, that_matter
 from ._options import AnalyzeOptions, LabelOptions
 from ._plots import plot_epsilon
 from ._predictions import read_labels, read_predictions
-from ._release import all_figures, analysis, publish, release, write
+from ._release import all_figures, analysis, labels_of, publish, release, write
 from ._report import epsilon_table
 
 _STATED = "Mechanism: "  # how the part of a statement begins that says it
@@ -46,7 +46,11 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
             "have a record in common: give the number of all private records, and predictions with a row for each teacher"
         )
     mechanism = options.mechanism(len(predictions))
-    if (options.output / "labels.csv").exists():
+    folder = RunFolder(options.output)
+    if (folder.path / "labels.csv").exists():
+        if not (folder.path / "statement.json").exists() and (folder.private / "statement.json").exists():
+            _state_what_was_broken_off(folder, console)
+            return
         raise UsageError(
             f"--output={options.output} holds labels already: labelling again costs again; give another folder"
         )
@@ -63,11 +67,23 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
             target_epsilon=options.target_epsilon,
             most_answers=options.max_answers,
         )
-        write(released, folder, options.records, keys.nonce("noise"))
-        publish(folder, () if options.seed is None else (seeded("The noise"),))
+        notes = () if options.seed is None else (seeded("The noise"),)
+        write(released, folder, options.records, keys.nonce("noise"), notes)
+        publish(folder)
     say(console, check_predictions(predictions))
     console.print(epsilon_table(folder.read_json(f"{PRIVATE}/report.json")))
     say(console, f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}")
+
+
+def _state_what_was_broken_off(folder: RunFolder, console: Console) -> None:
+    """Labels are there, and a kill has come before their statement."""
+    with folder.locked():
+        labels_of(folder)
+        publish(folder)
+    say(
+        console,
+        f"{folder.path} has labels of a command that was broken off, and their statement now: nothing was labelled anew",
+    )
 
 
 def _check_way_round(options: LabelOptions, predictions: Int[np.ndarray, "teachers examples"]) -> None:

@@ -122,7 +122,7 @@ def analysis(
         return analyze(votes, mechanism, **given)
 
 
-def write(released: Released, folder: RunFolder, records: int, nonce: str) -> None:
+def write(released: Released, folder: RunFolder, records: int, nonce: str, notes: tuple[str, ...] = ()) -> None:
     """Write the private files, and the labels; those last, so that they stand for all of it.
 
     Args:
@@ -130,6 +130,7 @@ def write(released: Released, folder: RunFolder, records: int, nonce: str) -> No
         folder: where to.
         records: how many private records there are.
         nonce: a name for the noise.
+        notes: of the statement, as those of `publish`, that are true already.
     """
     report, private = released.report, folder.private
     folder.make_private()
@@ -139,7 +140,8 @@ def write(released: Released, folder: RunFolder, records: int, nonce: str) -> No
     for name in ("votes.npy", "votes.png", "epsilon.png"):
         close_to_others(private / name)
     folder.write_json(f"{PRIVATE}/report.json", all_figures(report))
-    told = {"ledger": report.ledger(nonce=nonce).to_dict(), "statement": statement(report, records)}
+    text = statement(report, records) + _noted(notes)
+    told = {"ledger": report.ledger(nonce=nonce).to_dict(), "statement": text}
     folder.write_sealed_json(_TO_STATE, {**public_figures(report), **told})
     folder.write_sealed_json(_SEAL, {"labels": _digest(released.rows, released.labels, released.answered)})
     write_labels(folder.path / "labels.csv", released.labels, released.answered, released.rows)
@@ -170,9 +172,13 @@ def stated(folder: RunFolder) -> dict[str, Any]:
 def publish(folder: RunFolder, notes: tuple[str, ...] = ()) -> None:
     """Write the statement on the labels; notes, such as that keys are erased, have to be true by now."""
     content = stated(folder)
-    content["statement"] += "".join(f" {note}" for note in notes)
+    content["statement"] += _noted(notes)
     folder.write_text("statement.txt", content["statement"] + "\n")
     folder.write_json("statement.json", content)
+
+
+def _noted(notes: tuple[str, ...]) -> str:
+    return "".join(f" {note}" for note in notes)
 
 
 def public_figures(report: Report) -> dict[str, Any]:
