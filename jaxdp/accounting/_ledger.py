@@ -23,6 +23,7 @@ from ._epsilon import (
 )
 from ._events import event_from_dict, event_to_dict, with_float_noise
 from ._grid import affordable_interval
+from ._kinds import holds_a_response
 from ._reach import delta_left
 
 if TYPE_CHECKING:
@@ -194,11 +195,13 @@ class Ledger:
                 raise UsageError(
                     f"no accountant of dp-accounting can account the ledger's {entry.label!r} under {self.adjacency}"
                 )
-        splits = [
-            self._added(delta, [prefer if prefer in able else able[0] for able in by_entry])
-            for prefer in ("rdp", "pld")
+        preferred = [[prefer if prefer in able else able[0] for able in by_entry] for prefer in ("rdp", "pld")]
+        # Responses may be counted under another relation than what stands beside them, and by an accountant of their own.
+        apart = [
+            ["rdp" if holds_a_response(entry.event) == first else "pld" for entry in self.entries]
+            for first in (True, False)
         ]
-        added = [total for total in splits if total is not None]
+        added = [total for names in (*preferred, *apart) if (total := self._added(delta, names)) is not None]
         if not added:
             raise UsageError(
                 "no two accountants of dp-accounting can account the ledger between them: RDP has no figure for some of its "

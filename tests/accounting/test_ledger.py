@@ -126,8 +126,12 @@ def test_a_response_costs_under_replace_special_what_it_tells_of_any_other_answe
         spent(special.add(noise, "a mean")), abs=1e-4
     )
     sampled = dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.0))
+    both = special.add(response, "an answer").add(sampled, "a step")
     with pytest.raises(jaxdp.UsageError, match="can't account"):
-        spent(special.add(response, "an answer").add(sampled, "a step"))
+        spent(both)
+    step = special.add(sampled, "a step")
+    assert both.total(delta=1e-6).epsilon > 1.09 + step.total(delta=1e-6).epsilon
+    assert both.total(delta=1e-6).epsilon < math.log(3) + step.total(delta=1e-7).epsilon + 0.01
 
 
 def test_a_ledger_whose_entries_are_no_list_is_none() -> None:
