@@ -238,6 +238,7 @@ def prepared_for(
     accountant: str, event: "DpEvent", adjacency: str, interval: float = PLD_INTERVAL
 ) -> "tuple[PrivacyAccountant, DpEvent] | None":
     """A fresh accountant and the event as it must be told it; None where it can't account it."""
+    _checks.one_of("accountant", accountant, ACCOUNTANTS)
     understood = as_counted(with_float_noise(event), accountant)
     if understood is None:
         return None
