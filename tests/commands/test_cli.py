@@ -80,6 +80,7 @@ def test_what_is_published_is_compared_without_the_rest(
     assert "published" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_runs_are_compared_again_without_a_name_for_the_picture(
     small: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -394,6 +394,7 @@ def test_predictions_of_others_are_labelled_and_analysed_from_npy_and_csv_alike(
     assert "would cost otherwise" in refused(["pate", "analyze", *fewer], capsys)
 
 
+@pytest.mark.slow
 def test_labels_that_a_kill_left_without_their_statement_get_it_and_are_not_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
