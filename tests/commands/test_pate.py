@@ -432,6 +432,8 @@ def test_what_a_user_got_wrong_is_told(finished: Path, tmp_path: Path, capsys: p
         assert not new.exists()
     interactive = ["pate", "label", "p.npy", "--num-classes", "2", "--records", "9", "--output", "x"]
     assert "asks a student" in refused([*interactive, "--aggregator", "interactive"], capsys)
+    too_few = ["pate", "--aggregator", "interactive", "--queries", "1", "--output", str(new)]
+    assert "--queries=1 is too few for --aggregator interactive" in refused(too_few, capsys)
     assert "options differ" in refused(["pate", "--resume", str(finished), "--teachers", "9"], capsys)
     assert "is a run of `jaxdp pate`" in refused(["train", "--resume", str(finished)], capsys)
 

@@ -253,6 +253,8 @@ def test_the_usual_batch_sizes_leave_the_accountant_something_to_tell() -> None:
         (["--no-dp"], "--no-dp has no effect on jaxdp tune"),
         (["--runs", "0.5"], "--runs=0.5 must be at least 1"),
         (["--runs", "nan"], "--runs is NaN"),
+        (["--runs", "1e30"], "--runs=1e+30 must be at least 1, and a million at most"),
+        (["--score-noise", "2e6"], "--score-noise=2e+06 must lie between 0.001 and 1e6"),
         (["--lrs", "2", "1"], "--lrs 2 1: give the least first"),
         (["--clip-norms", "0", "1"], "--clip-norms=0.0"),
         (["--batch-sizes", "64", "64"], "--batch-sizes 64 64 must be different"),
