@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from .. import _checks
 from .._errors import UsageError
 from ._events import rebuilt
+from ._kinds import holds_a_response
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
@@ -42,27 +43,22 @@ def relation(adjacency: str) -> "NeighboringRelation":
     return NeighboringRelation[adjacency.upper()]
 
 
-def for_responses_under_replace_special(event: "DpEvent", accountant: str) -> "DpEvent":
-    """The event that costs under replace-one what `event`, with responses in it, costs under replace-special.
+def as_told(event: "DpEvent", accountant: str, adjacency: str) -> "tuple[DpEvent, str]":
+    """What an accountant of dp-accounting is told, event and relation, so that it counts what `event` costs under `adjacency`.
 
     Raises:
-        UsageError: for an event with anything but Gaussian mechanisms on all of the data, randomized responses, and their
-            compositions.
+        UsageError: where anything but Gaussian mechanisms on all of the data, randomized responses, and their compositions is in
+            an event that it would have to count otherwise than it does.
     """
-    return _with_gaussians(event, 2.0 if accountant == "pld" else 1.0, "replace_special, beside a response,")
+    if adjacency == "replace_one" and accountant != "pld":
+        return _with_gaussians(event, 0.5), adjacency
+    if adjacency == "replace_special" and holds_a_response(event):
+        return _with_gaussians(event, 2.0 if accountant == "pld" else 1.0), "replace_one"
+    return event, adjacency
 
 
-def for_rdp_under_replace_one(event: "DpEvent") -> "DpEvent":
-    """The event whose RDP is that of `event` under replace-one: each Gaussian with half its noise multiplier.
-
-    Raises:
-        UsageError: for an event with anything but Gaussian mechanisms on all of the data, randomized responses, and their
-            compositions.
-    """
-    return _with_gaussians(event, 0.5, "replace_one")
-
-
-def _with_gaussians(event: "DpEvent", scale: float, where: str) -> "DpEvent":
+def _with_gaussians(event: "DpEvent", scale: float) -> "DpEvent":
+    """With each Gaussian's noise multiplier scaled."""
     import dp_accounting as dp
 
     def change(part: "DpEvent") -> "DpEvent":
@@ -71,7 +67,7 @@ def _with_gaussians(event: "DpEvent", scale: float, where: str) -> "DpEvent":
         if isinstance(part, dp.RandomizedResponseDpEvent):  # of one record's answer, whichever it is replaced by
             return part
         if not isinstance(part, (dp.NoOpDpEvent, dp.NonPrivateDpEvent, dp.ComposedDpEvent, dp.SelfComposedDpEvent)):
-            raise UsageError(f"the cost of {type(part).__name__} under {where} is not known")
+            raise UsageError(f"the cost of {type(part).__name__} under this relation is not known")
         return part
 
     return rebuilt(event, change)

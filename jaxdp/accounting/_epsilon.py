@@ -21,10 +21,10 @@ import numpy as np
 
 from .. import _checks
 from .._errors import UsageError
-from ._adjacency import ADJACENCIES, for_rdp_under_replace_one, for_responses_under_replace_special, relation
+from ._adjacency import ADJACENCIES, as_told, relation
 from ._events import poisson_event, with_float_noise
 from ._grid import TooLargeError, affordable_interval
-from ._kinds import as_counted, holds_a_response
+from ._kinds import as_counted
 from ._quiet import quiet_about_skipped_orders
 from ._reach import delta_left
 
@@ -242,12 +242,8 @@ def prepared_for(
     understood = as_counted(with_float_noise(event), accountant)
     if understood is None:
         return None
-    counted_under = adjacency
     try:
-        if adjacency == "replace_one" and accountant != "pld":
-            understood = for_rdp_under_replace_one(understood)
-        if adjacency == "replace_special" and holds_a_response(understood):
-            understood, counted_under = for_responses_under_replace_special(understood, accountant), "replace_one"
+        understood, counted_under = as_told(understood, accountant, adjacency)
     except UsageError:
         return None
     fresh = fresh_accountant(accountant, counted_under, interval)

@@ -1,6 +1,7 @@
 """The ledger: everything that touched the data, composed into one total."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -201,7 +202,8 @@ class Ledger:
             ["rdp" if holds_a_response(entry.event) == first else "pld" for entry in self.entries]
             for first in (True, False)
         ]
-        added = [total for names in (*preferred, *apart) if (total := self._added(delta, names)) is not None]
+        different = dict.fromkeys(map(tuple, (*preferred, *apart)))
+        added = [total for names in different if (total := self._added(delta, names)) is not None]
         if not added:
             raise UsageError(
                 "no two accountants of dp-accounting can account the ledger between them: RDP has no figure for some of its "
@@ -209,7 +211,7 @@ class Ledger:
             )
         return min(added, key=lambda total: total.epsilon)
 
-    def _added(self, delta: float, accountant_of: list[str]) -> Total | None:
+    def _added(self, delta: float, accountant_of: Sequence[str]) -> Total | None:
         """The total where each entry is left to the accountant named for it, of two; None where one can't take all of its own."""
         parts = []
         for name in ("rdp", "pld"):

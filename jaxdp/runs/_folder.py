@@ -234,19 +234,11 @@ class RunFolder:
 
     def keep_results(self, summary: dict[str, Any]) -> None:
         """Write all results; with them the run is trained."""
-        self.write_json(_RESULTS, {**summary, _SEAL: self._seal_of(summary)})
+        self.write_sealed_json(_RESULTS, summary, beside="config.json")
 
     def results(self) -> dict[str, Any]:
         """All results, to be stated: raises `UsageError` where they or config.json, by which they are, are not as written."""
-        summary = self.summary()
-        if self.read_json(_RESULTS).get(_SEAL) != self._seal_of(summary):
-            raise UsageError(
-                f"{self.path / _RESULTS} or config.json is not as it was written: the run's folder is damaged"
-            )
-        return summary
-
-    def _seal_of(self, summary: dict[str, Any]) -> str:
-        return _digest(_in_json(summary).encode() + (self.path / "config.json").read_bytes())
+        return self.read_sealed_json(_RESULTS, beside="config.json")
 
     def summary(self) -> dict[str, Any]:
         """The results of a finished run: all of them, or those that are published for those who can't read private/."""
@@ -258,16 +250,24 @@ class RunFolder:
         """Write a JSON file, all or nothing."""
         self.write_text(name, _in_json(content))
 
-    def write_sealed_json(self, name: str, content: dict[str, Any]) -> None:
-        """Write a JSON object with its own SHA-256, all or nothing: for what another digit damages and leaves readable."""
-        self.write_json(name, {**content, _SEAL: _seal(content)})
+    def write_sealed_json(self, name: str, content: dict[str, Any], *, beside: str | None = None) -> None:
+        """Write a JSON object with its own SHA-256, all or nothing: for what another digit damages and leaves readable.
 
-    def read_sealed_json(self, name: str) -> dict[str, Any]:
+        Where a file is named `beside` it, the two are known together.
+        """
+        self.write_json(name, {**content, _SEAL: self._seal(content, beside)})
+
+    def read_sealed_json(self, name: str, *, beside: str | None = None) -> dict[str, Any]:
         """The content of what `write_sealed_json` wrote; raises `UsageError` where it is missing or damaged."""
         content = self.read_json(name)
-        if not isinstance(content, dict) or content.pop(_SEAL, None) != _seal(content):
-            raise UsageError(f"{self.path / name} is not as it was written: the run's folder is damaged")
+        if not isinstance(content, dict) or content.pop(_SEAL, None) != self._seal(content, beside):
+            either = "" if beside is None else f" or {beside}"
+            raise UsageError(f"{self.path / name}{either} is not as it was written: the run's folder is damaged")
         return content
+
+    def _seal(self, content: dict[str, Any], beside: str | None) -> str:
+        with_it = b"" if beside is None else (self.path / beside).read_bytes()
+        return _digest(json.dumps(content, sort_keys=True).encode() + with_it)
 
     def write_text(self, name: str, content: str) -> None:
         """Write a text file, all or nothing; for its owner alone in private/."""
@@ -320,10 +320,6 @@ class RunFolder:
 
 def _in_json(content: Any) -> str:
     return json.dumps(content, indent=2) + "\n"
-
-
-def _seal(content: dict[str, Any]) -> str:
-    return _digest(json.dumps(content, sort_keys=True).encode())
 
 
 def _digest(content: bytes) -> str:

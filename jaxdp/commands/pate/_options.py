@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
@@ -70,11 +70,15 @@ class MechanismOptions:
     def check_without_student(self) -> None:
         """Refuse an aggregator that asks a student between queries where there is none."""
         self.check_mechanism()
-        if getattr(aggregators, _AGGREGATORS[self.aggregator][0]).asks_student:
+        if self._kind.asks_student:
             raise UsageError(
                 f"--aggregator {self.aggregator} asks a student between queries, which a file of predictions has not: use "
                 "confident, or jaxdp.pate.interactive_noisy_max with a student of your own"
             )
+
+    @property
+    def _kind(self) -> Any:
+        return getattr(aggregators, _AGGREGATORS[self.aggregator][0])
 
     def mechanism(self, teachers: int) -> "aggregators.Aggregator":
         """The mechanism for so many teachers."""
@@ -82,10 +86,8 @@ class MechanismOptions:
             name: value * (250 / teachers if name == "gamma" else teachers / 250) for name, value in _OF_250.items()
         }
         defaults = scales | {"student_confidence": _STUDENT_CONFIDENCE}
-        kind, fields = _AGGREGATORS[self.aggregator]
-        mechanism = getattr(aggregators, kind)(
-            **{field: getattr(self, name) or defaults[name] for name, field in fields.items()}
-        )
+        fields = _AGGREGATORS[self.aggregator][1]
+        mechanism = self._kind(**{field: getattr(self, name) or defaults[name] for name, field in fields.items()})
         mechanism.check_teachers(teachers)
         return mechanism
 
@@ -156,7 +158,7 @@ class PateOptions(MechanismOptions, OneOfSeveral):
             "max_answers": "give a cap on the answers",
         }
         check_given(self, _checks.count, counts)
-        if getattr(aggregators, _AGGREGATORS[self.aggregator][0]).asks_student and self.queries < 2:
+        if self._kind.asks_student and self.queries < 2:
             raise UsageError(
                 f"--queries={self.queries} is too few for --aggregator {self.aggregator}, whose second half asks a student that "
                 "learned from the first: give 2 or more"
