@@ -162,7 +162,7 @@ def _kill(job: Job, whole: Whole, rng: random.Random, room: Path) -> Kill:
     when = _when(folder, job)
     code, errors = said(job.go_on(folder))
     if code:
-        return Kill(job.name, seconds, when, f"{faults_on_disk.WRONG}: {errors[-500:]}")
+        return Kill(job.name, seconds, when, f"{faults_on_disk.WRONG}: exit code {code}. {errors[-500:]}")
     same = job.end(folder) == whole.end
     return Kill(job.name, seconds, when, faults_on_disk.SAME if same else f"{faults_on_disk.WRONG}: another end")
 

@@ -6,10 +6,12 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ _FORKED.set_forkserver_preload(
         "dp_accounting.pld",
     ]
 )
+_ASKING = threading.Lock()  # starting a process asks the others for their codes, and of two who ask one is told 255
 FIXTURES = Path(__file__).parents[1] / "tests" / "fixtures" / "tfds"
 _IMAGES = ("--data-dir", str(FIXTURES), "--delta", "1e-3", "--seed", "7")
 _TRAIN = ("train", "--model", "mlp", "--epochs", "16", "--batch-size", "64", "--noise-multiplier", "2", *_IMAGES)
@@ -90,7 +93,8 @@ class Started:
     def __init__(self, arguments: list[str]) -> None:
         self._errors = Path(tempfile.mkstemp(prefix="jaxdp-said-")[1])
         self._process = _FORKED.Process(target=_command, args=(arguments, str(self._errors)))
-        self._process.start()
+        with _ASKING:
+            self._process.start()
 
     @property
     def pid(self) -> int:
@@ -106,7 +110,8 @@ class Started:
 
     def runs(self) -> bool:
         """Whether it has not ended."""
-        return self._process.exitcode is None
+        with _ASKING:
+            return self._process.exitcode is None
 
     def until(self, there: Callable[[], bool]) -> float:
         """The moment at which that is so, or at which it has ended."""
@@ -123,7 +128,9 @@ class Started:
 
     def wait(self) -> str:
         """Its end, and what it said of errors."""
-        self._process.join()
+        connection.wait([self._process.sentinel])
+        with _ASKING:
+            self._process.join()
         errors = self._errors.read_text()
         self._errors.unlink()
         return errors
