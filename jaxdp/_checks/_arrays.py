@@ -33,8 +33,10 @@ def key(value: Any, name: str = "key", *, of_noise: bool = True) -> None:
     """
     is_key = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
     if not is_key or value.shape != ():
+        # The words of keys are as secret as the noise that is drawn by them: an error, which gets into logs, shows none.
+        given = f", an array of {value.dtype} {list(value.shape)}," if is_array(value) else f"={value!r}"
         raise UsageError(
-            f"{name}={value!r} is not a scalar JAX key: pass jaxdp.key_from_entropy(), or jax.random.key(seed) in a test"
+            f"{name}{given} is not a scalar JAX key: pass jaxdp.key_from_entropy(), or jax.random.key(seed) in a test"
         )
     implementation = jax.random.key_impl(value)
     if of_noise and implementation != THREEFRY:

@@ -10,7 +10,7 @@ or below the sampling rate: the accounted rate is never exceeded, and missed by 
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -100,7 +100,7 @@ class PoissonSampler:
         [(41,), (41,), (41,)]
     """
 
-    key: Key[Array, ""]
+    key: Key[Array, ""] = field(repr=False)
     num_examples: int
     sampling_rate: float
     steps: int
@@ -122,7 +122,8 @@ class PoissonSampler:
 
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
-        of_step = jax.random.fold_in(own_key(self.key, Domain.POISSON_SAMPLER), check_step(self.key, step))
+        step = check_step(self.key, step)
+        of_step = jax.random.fold_in(own_key(self.key, Domain.POISSON_SAMPLER), step)
         return draw_of_mask(included(of_step, self.num_examples, self.sampling_rate))
 
     def batch(self, step: int) -> PaddedBatch:

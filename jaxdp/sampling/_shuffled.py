@@ -6,7 +6,7 @@ blanked or replaced in its place, at the cost of one Gaussian mechanism an epoch
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -101,7 +101,7 @@ class ShuffledSampler:
         [4, 4, 2]
     """
 
-    key: Key[Array, ""]
+    key: Key[Array, ""] = field(repr=False)
     num_examples: int
     batch_size: int
     steps: int

@@ -5,7 +5,7 @@ examples that stand first in the data, which no accountant covers.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -117,7 +117,7 @@ class TruncatedPoissonSampler:
         arXiv 2508.15089, as dp-accounting's `TruncatedSubsampledGaussianDpEvent` accounts it.
     """
 
-    key: Key[Array, ""]
+    key: Key[Array, ""] = field(repr=False)
     num_examples: int
     sampling_rate: float
     truncated_batch_size: int
@@ -140,8 +140,9 @@ class TruncatedPoissonSampler:
 
     def draw(self, step: int | Int32[Array, ""]) -> Draw:
         """The draw of one step (counted from 0), at the shape of all examples; can be traced."""
-        own = own_key(self.key, Domain.TRUNCATED_POISSON_SAMPLER)
-        of_draw, of_subset = jax.random.split(jax.random.fold_in(own, check_step(self.key, step)))
+        step = check_step(self.key, step)
+        of_step = jax.random.fold_in(own_key(self.key, Domain.TRUNCATED_POISSON_SAMPLER), step)
+        of_draw, of_subset = jax.random.split(of_step)
         drawn = included(of_draw, self.num_examples, self.sampling_rate)
         most = jnp.int32(self.truncated_batch_size)
         return jax.lax.cond(

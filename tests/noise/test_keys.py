@@ -153,6 +153,19 @@ def test_a_key_by_which_other_keys_may_draw_the_same_is_refused(name: str) -> No
         ENTRIES[name](jax.random.key(7, impl="rbg"))
 
 
+@pytest.mark.parametrize("name", ["standard_normal", "PoissonSampler", "a run"])
+def test_no_error_and_no_sampler_shows_the_words_of_a_key(name: str, unchecked: None) -> None:
+    secret = jax.random.key(1234567)
+    assert "1234567" in repr(secret)
+    with pytest.raises(jaxdp.UsageError, match=r"key, an array of key<fry> \[2\], is not a scalar JAX key") as found:
+        ENTRIES[name](jnp.stack([secret, secret]))
+    assert "1234567" not in str(found.value)
+    with pytest.raises(jaxdp.UsageError, match=r"key, an array of uint32 \[2\], is not a scalar JAX key") as found:
+        ENTRIES[name](jax.random.key_data(secret))
+    assert "1234567" not in str(found.value)
+    assert "1234567" not in repr(RUN.sampler(secret))
+
+
 def test_there_are_such_keys() -> None:
     first, *others = (jax.random.key(seed, impl="rbg") for seed in range(3))
     with jax.debug_key_reuse(False):
