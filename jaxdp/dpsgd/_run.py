@@ -353,8 +353,9 @@ class DPSGD:
             beyond the data.
 
         Raises:
-            UsageError: for a capacity under a sampling whose batches have one size.
+            UsageError: for a capacity under a sampling whose batches have one size; for what is no scalar key.
         """
+        _checks.key(key)
         return self.sampling.sampler(self, key, capacity=capacity)
 
     @_checks.names_explained

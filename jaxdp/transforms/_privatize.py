@@ -13,6 +13,7 @@ from jaxtyping import Array, Key
 from .. import _checks
 from .._errors import UsageError
 from .._types import Params
+from ..clipping import ClippedGrads
 from ..noise import Gaussian, GaussianState, Noise, check_noise
 from ..noise._gaussian import check_state
 
@@ -96,6 +97,11 @@ def privatize(
 
     def update(updates: Any, state: Any, params: Params = None, *, sensitivity: Any = None, **extra: Any) -> Any:
         del params, extra
+        if isinstance(updates, ClippedGrads):
+            raise UsageError(
+                "privatize: updates are all that jaxdp.clipped_grad returned, of which losses and norms are of no known "
+                "sensitivity: pass tx.update(out.grads, state, params, sensitivity=out.sensitivity)"
+            )
         _refuse_part(updates)
         scale = noise_scale(sigma, sensitivity)
         _checks.numbers_alone("privatize: updates", updates, "pass out.grads of jaxdp.clipped_grad", real=True)

@@ -315,3 +315,10 @@ def test_values_and_their_short_names_describe_the_same_run() -> None:
     )
     assert by_name == by_value
     assert by_name.to_dict() == by_value.to_dict()
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_runs_sampler_of_no_key_is_refused_where_it_is_made() -> None:
+    run = jaxdp.DPSGD(num_examples=6, expected_batch_size=2, steps=3, clip_norm=1.0, noise_multiplier=1.0)
+    with pytest.raises(jaxdp.UsageError, match=r"key=0 is not a scalar JAX key.*jax\.random\.key\(seed\)"):
+        run.sampler(0)  # pyright: ignore

@@ -242,6 +242,7 @@ def test_the_sensitivity_of_a_rule_with_a_state_is_the_states() -> None:
         (lambda: _sums_and_state({"a": "text"}, None), r"updates\['a'\] is a str"),
         (lambda: _sums_and_state(jnp.ones(2) * 1j, None), "updates is an array of complex64"),
         (lambda: _sums_and_state(jnp.ones(2), {}), "state is a dict"),
+        (lambda: _sums_and_state(_clipped(), None), "updates are all that jaxdp.clipped_grad returned.*out.grads"),
         (lambda: _dp_sgd(math.nan), "learning_rate=nan must be finite"),
         (lambda: _dp_sgd("0.1"), "learning_rate='0.1' is not a number"),
         (lambda: _dp_sgd(0.1, momentum=math.inf), "momentum=inf must be finite"),
@@ -253,6 +254,10 @@ def test_the_sensitivity_of_a_rule_with_a_state_is_the_states() -> None:
 def test_what_is_no_number_no_sum_and_no_optimizer_is_refused(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(jaxdp.UsageError, match=message):
         call()
+
+
+def _clipped() -> Any:
+    return jaxdp.clipped_grad(lambda params, x: params * x, clip_norm=1.0)(jnp.float32(1), jnp.ones(2))
 
 
 def _sums_and_state(sums: Any, state: Any) -> Any:
