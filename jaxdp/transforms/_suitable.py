@@ -103,5 +103,6 @@ def _tried(call: Callable[[], Any], name: str) -> Any:
             "private step gives an optimizer the noisy mean of the gradients and the parameters, no more: one that asks for "
             "value=, grad= or value_fn= (lbfgs, reduce_on_plateau, polyak_sgd) wants further looks at the private data, "
             "which no accountant counts; one that adds noise itself (optax.contrib.dpsgd) isn't needed here, where it is added "
-            "already; give one that needs gradients alone, such as optax.adam, made for these parameters"
+            "already; one that takes a pair of parameters (lookahead) has no place for it; give one that needs gradients alone, "
+            "such as optax.adam, made for these parameters"
         ) from error
