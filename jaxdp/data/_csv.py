@@ -4,6 +4,7 @@ import contextlib
 import csv
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,7 +88,7 @@ def read_columns(
     if not ids:
         raise UsageError(f"{path} has a first line and no rows")
     if len(set(ids)) != len(ids):
-        again = next(name for i, name in enumerate(ids) if name in ids[:i])
+        again = Counter(ids).most_common(1)[0][0]
         raise UsageError(
             f"{path} has the id {again!r} twice in its first column, {header[0]}, by which records are known: put ids first. "
             "Several rows of one person are for jaxdp.data.group_by_user, in Python: with row numbers as ids, epsilon would be a "
@@ -118,7 +119,7 @@ def _rows(path: Path) -> Iterator[Iterator[list[str]]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             first = file.readline()  # and not read again: a pipe can't be
-            rows = csv.reader(itertools.chain([first], file), delimiter=_separator(first))
+            rows = csv.reader(itertools.chain([first], file), delimiter=_separator(first), skipinitialspace=True)
             header = next(rows, [])
             if len(header) < 2:
                 raise UsageError(f"{path} has fewer than two columns in its first line: ids and a value are needed")

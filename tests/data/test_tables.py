@@ -216,6 +216,13 @@ def test_what_divides_the_columns_is_seen_from_their_names(
     assert found == names if names else len(found) == 15_000
 
 
+def test_spaces_behind_the_commas_belong_to_no_cell(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('id, sex, "age, in years"\nx, f, 1\ny, m, \n')
+    read = data.read_columns(tmp_path / "t.csv", categories={"sex": ("f", "m")})
+    assert (read.ids, read.names) == (("x", "y"), ("sex=f", "sex=m", "age, in years"))
+    np.testing.assert_array_equal(read.values, [[1, 0, 1], [0, 1, np.nan]])
+
+
 def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("id;a\nx;1\n"))
