@@ -14,7 +14,14 @@ from .._types import Batch, LossFn, Params
 from ..jaxprs import for_cpus
 from ._arithmetic import PRECISIONS, arithmetic_of
 from ._clip import ClippedSum, Clipping
-from ._inputs import check_batch, check_loss, check_mask, check_params, example_keys
+from ._inputs import (
+    check_batch,
+    check_loss,
+    check_mask,
+    check_params,
+    example_keys,
+    refuse_gradients_of_devices,
+)
 from ._per_example import sum_by_vmap
 from ._reducer import MOST_EXAMPLES, Examples, are_many, given_back, reduce_examples, slice_batch, usual_microbatch_size
 from ._shared import unwrap_shared
@@ -99,6 +106,7 @@ class ClippedGrad:
             )
         mask = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
         batch = jax.tree.map(jnp.asarray, batch)
+        refuse_gradients_of_devices(params, (batch, shared, mask, rng), self.method)
         check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng, self.num_examples)
         loss = self.trace(params, batch, shared, None if rng is None else example_keys(rng, 1))
         microbatch_size = self.usual_microbatch_size(loss, params, size)
@@ -120,6 +128,7 @@ class ClippedGrad:
                 many=are_many(size, microbatch_size),
             )
             grads = given_back(grads)
+        refuse_gradients_of_devices(params, losses, self.method)
         sensitivity = jnp.float32(clip_norm)
         next_state = self.rule.advance(rule_state, self.rule.observe(norms, mask, sensitivity))
         return ClippedGrads(grads, losses, norms, aux, sensitivity, next_state)

@@ -14,6 +14,7 @@ from .._errors import UsageError
 from .._types import Batch, Example, LossFn, Params
 from ..jaxprs import reads_any
 from ..jaxprs._jaxpr import Jaxpr, Literal, all_equations, parts_of, subjaxprs
+from ..noise._copies import varying_axes
 from ..noise._keys import Domain, own_key
 from ._static import unmake_static
 
@@ -170,6 +171,24 @@ def check_loss(
         _refuse_closed_over_batch(closed_over, batch, of_a_run=num_examples is not None)
         if num_examples is not None and num_examples > 1:
             _refuse_closed_over_rows(closed_over, num_examples)
+
+
+def refuse_gradients_of_devices(params: Params, values: Any, method: str = "vmap") -> None:
+    """Refuse `values` that differ from device to device of a `jax.shard_map`, and parameters that don't.
+
+    JAX adds up such a parameter's gradient over the devices: that of "one" example would be that of a row of each. To be asked of
+    what a loss is given, and of the losses, which differ by what it closes over, too.
+    """
+    axes = varying_axes(values)
+    alike = [axes - varying_axes(leaf) for leaf in jax.tree.leaves(params)]
+    if (axes and method != "vmap") or any(alike):
+        names = ", ".join(sorted(map(repr, axes)))
+        raise UsageError(
+            f"what the loss is given varies over {names} of jax.shard_map, and JAX would add up gradients of parameters over the "
+            "devices before each example's is clipped. Take it out of shard_map: under jax.jit each device computes its part of "
+            f'a batch that is divided, as in run.make_step; or give method="vmap" parameters that vary, jax.lax.pcast(params, '
+            f'({names},), to="varying")'
+        )
 
 
 _TO_WRAP = " If these are a user's records and their mask, wrap the loss of one record in jaxdp.data.loss_of_user."

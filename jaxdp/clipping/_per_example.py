@@ -9,7 +9,14 @@ from jaxtyping import Array, Key
 from .. import _checks
 from .._types import Batch, Example, LossFn, Params
 from ._clip import ClippedSum, Clipping, clip_and_sum
-from ._inputs import check_batch, check_loss, check_params, example_keys, loss_of_example
+from ._inputs import (
+    check_batch,
+    check_loss,
+    check_params,
+    example_keys,
+    loss_of_example,
+    refuse_gradients_of_devices,
+)
 from ._reducer import Examples
 from ._shared import unwrap_shared
 from ._static import make_static
@@ -46,9 +53,11 @@ def per_example_grads(loss_fn: LossFn, *, has_aux: bool = False) -> Callable[...
         check_params(params)
         size = check_batch(batch)
         shared = make_static(unwrap_shared(shared, {"the batch's size": size}, "f(params, (X, Y))"))
+        refuse_gradients_of_devices(params, (batch, shared, rng))
         check_loss(loss_fn, has_aux, params, batch, shared, rng)
         keys = None if rng is None else example_keys(rng, size)
         losses_and_aux, grads = per_example_values_and_grads(loss_fn, has_aux, params, batch, shared, keys)
+        refuse_gradients_of_devices(params, losses_and_aux)
         return (grads, losses_and_aux[1]) if has_aux else grads
 
     return grad_fn

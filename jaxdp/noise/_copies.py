@@ -29,10 +29,18 @@ def refuse_shared_key(randomness: Any, values: Any, carried: _T) -> _T:
     """
     randomness = jax.tree.map(_words, randomness)
     values = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array)]  # no other can be batched
-    axes = _varying(values) - _varying(randomness)
+    axes = varying_axes(values) - varying_axes(randomness)
     if axes:
         raise _shared("shard_map over " + ", ".join(map(repr, sorted(map(str, axes)))))
     return _passed(randomness, jax.lax.stop_gradient(values), carried)
+
+
+def varying_axes(tree: Any) -> frozenset[Any]:
+    """The axes of `jax.shard_map`, with `check_vma`, over which any array of a pytree may differ from device to device."""
+    kinds = [jax.typeof(leaf) for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)]
+    manual = [getattr(kind, "manual_axis_type", None) for kind in kinds]
+    axes = [getattr(kind, "vma", ()) if of is None else of.varying for kind, of in zip(kinds, manual, strict=True)]
+    return frozenset().union(*axes)
 
 
 @jax.custom_batching.custom_vmap
@@ -53,13 +61,6 @@ def _under_vmap(axis_size: int, batched: Any, randomness: Any, values: Any, carr
 def _words(leaf: Any) -> Any:
     is_key = jnp.issubdtype(jax.typeof(leaf).dtype, jax.dtypes.prng_key)
     return jax.random.key_data(leaf) if is_key else leaf
-
-
-def _varying(tree: Any) -> frozenset[Any]:
-    kinds = [jax.typeof(leaf) for leaf in jax.tree.leaves(tree)]
-    manual = [getattr(kind, "manual_axis_type", None) for kind in kinds]
-    axes = [getattr(kind, "vma", ()) if of is None else of.varying for kind, of in zip(kinds, manual, strict=True)]
-    return frozenset().union(*axes)
 
 
 def _shared(transformation: str) -> UsageError:

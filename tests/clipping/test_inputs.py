@@ -1,5 +1,6 @@
 """What a gradient function refuses before anything is compiled, and a mask as a list."""
 
+import itertools
 from typing import Any
 
 import jax
@@ -78,3 +79,41 @@ def test_a_foreign_function_that_gets_several_examples_is_refused(vmap_method: s
     foreign = jax.ffi.ffi_call("of_nobody", jax.ShapeDtypeStruct((3,), jnp.float32), vmap_method=vmap_method)
     with pytest.raises(jaxdp.UsageError, match="calls a foreign function with several examples.*ffi_call"):
         jaxdp.clipped_grad(lambda params, x: params["w"] @ foreign(x), clip_norm=1.0)(PARAMS, BATCH)
+
+
+def in_shard_map(body: Any, params: Any, batch: Any) -> Any:
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    specs = (jax.P(), jax.P("data"))
+    return jax.jit(jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=jax.P("data")))(params, batch)
+
+
+SUMMED_OVER_DEVICES = r"varies over 'data' of jax.shard_map, and JAX would add up gradients"
+
+
+# What a loss closes over is seen once it is computed; where "auto" and "ghost" ask JAX for its gradient, JAX refuses it.
+@pytest.mark.parametrize(
+    ("method", "of"), [*itertools.product(["auto", "ghost", "vmap"], ["batch", "shared"]), ("vmap", "closure")]
+)
+def test_gradients_that_jax_would_add_up_over_devices_are_refused(method: str, of: str) -> None:
+    params, batch, alike = jnp.ones(2), jnp.ones((3, 2)), jnp.ones((5, 2))
+
+    def body(params: Any, part: Any) -> Any:
+        weighted = lambda params, x, *weight: jnp.sum(params * x) * (part[0, 0] if of == "closure" else 1.0)
+        arguments = {"batch": (part,), "shared": (alike, jaxdp.Shared(part)), "closure": (alike,)}[of]
+        return jaxdp.clipped_grad(weighted, clip_norm=1.0, method=method)(params, *arguments).grads[None]
+
+    with pytest.raises(jaxdp.UsageError, match=SUMMED_OVER_DEVICES):
+        in_shard_map(body, params, batch)
+
+
+def test_per_example_gradients_that_jax_would_add_up_over_devices_are_refused() -> None:
+    each = lambda params, part: jaxdp.per_example_grads(lambda params, x: jnp.sum(params * x))(params, part)
+    with pytest.raises(jaxdp.UsageError, match=SUMMED_OVER_DEVICES):
+        in_shard_map(each, jnp.ones(2), jnp.ones((3, 2)))
+
+
+def test_of_parameters_that_vary_as_the_batch_does_each_device_sums_its_own() -> None:
+    grad_fn = jaxdp.clipped_grad(lambda params, x: jnp.sum(params * x), clip_norm=1.0, method="vmap")
+    varying = lambda params, part: grad_fn(jax.lax.pcast(params, ("data",), to="varying"), part).grads[None]
+    params, batch = jnp.ones(2), jnp.arange(6.0).reshape(3, 2)
+    np.testing.assert_array_equal(in_shard_map(varying, params, batch)[0], grad_fn(params, batch).grads)
