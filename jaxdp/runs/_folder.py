@@ -179,12 +179,19 @@ class RunFolder:
         if _digest((self.path / "config.json").read_bytes()) not in self._secrets()[_CONFIGS]:
             raise UsageError(f"{self.path / 'config.json'} is not as it was written: bring back the run's own file")
 
-    def check_data(self, fingerprint: Callable[[bytes], str]) -> None:
-        """Refuse to go on with other data than the run was started with."""
-        if self._secrets()["data_fingerprint"] != fingerprint(self.secret):
+    def check_data(self, fingerprint: Callable[[bytes], str], described: Any = None) -> None:
+        """Refuse to go on with other data than the run was started with.
+
+        Where `described` is given, as config.json has it, also with the same data under another description: encoded by other
+        bounds, they are other inputs.
+        """
+        same = self._secrets()["data_fingerprint"] == fingerprint(self.secret)
+        if same and described is not None:
+            same = self.read_json("config.json")["model"] == json.loads(json.dumps(described))
+        if not same:
             raise UsageError(
-                f"--resume {self.path}: the data are not those the run was started with; the same keys on other data would let "
-                "anyone subtract the noise. Bring back the data, or start another run in another folder"
+                f"--resume {self.path}: data, or the bounds by which they are encoded, are not those the run was started with: "
+                "the same keys on other data would let anyone subtract the noise. Bring them back, or start another run"
             )
 
     @property

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,50 @@ def test_a_run_on_a_table_that_is_broken_off_goes_on_to_the_same_result(
     interrupt_at_epoch_of(whole, 2, tmp_path / "broken", monkeypatch)
     cli.main(["train", "--resume", str(tmp_path / "broken")])
     assert result(tmp_path / "broken") == result(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_its_own_bounds_and_config_alone(
+    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bounds, run = tmp_path / "bounds.csv", tmp_path / "run"
+    names = (tables / "train_features.csv").read_text().splitlines()[0].split(",")
+    names = [name for name in names if name.startswith(("g-", "c-")) or name == "cp_time"]
+    write = lambda low: bounds.write_text("name,lower,upper\n" + "".join(f"{name},{low},100\n" for name in names))
+    write(-10)
+    command = options(tables, "--noise-multiplier", "2", scaling=("--bounds-file", str(bounds)))
+    interrupt_at_epoch_of(command, 1, run, monkeypatch)
+    assert "interrupted" in capsys.readouterr().err
+    write(-3)
+    assert "bounds by which they are encoded, are not those" in refused(["train", "--resume", str(run)], capsys)
+    write(-10)
+    shutil.rmtree(run / "private" / "checkpoints")  # as where it was killed before the first
+    written = (run / "config.json").read_text()
+    (run / "config.json").write_text(written.replace('"noise_multiplier": 2.0', '"noise_multiplier": 8.0'))
+    assert "config.json is not as it was written" in refused(["train", "--resume", str(run)], capsys)
+    (run / "config.json").write_text(written)
+    cli.main(["train", "--resume", str(run)])
+
+
+@pytest.mark.slow
+def test_folds_of_other_files_are_not_put_together(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, path = tmp_path / "tables", tmp_path / "all"
+    shutil.copytree(tables, own)
+    of_two = [*options(own, "--folds", "2", "--noise-multiplier", "2", epochs=1)]
+    cli.main([*of_two, "--fold", "1", "--output", str(path / "fold-1")])
+    features = (own / "train_features.csv").read_text()
+    (own / "train_features.csv").write_text(features.replace("id_", "id_again_"))
+    said = refused([*of_two, "--output", str(path)], capsys)
+    assert "--features: not the file that" in said
+    assert "could be in all of them" in said
+    (own / "train_features.csv").write_text(features)
+    kept = (path / "fold-1" / "private" / "files.json").rename(tmp_path / "kept.json")
+    assert "can't be told" in refused([*of_two, "--output", str(path)], capsys)
+    kept.rename(path / "fold-1" / "private" / "files.json")
+    train_folds(cli._parse([*of_two, "--output", str(path)]))
+    assert not list(path.glob("fold-*/private/files.json"))
 
 
 @pytest.mark.slow

@@ -151,6 +151,7 @@ def _opened(options: PateOptions, path: Path, data: datasets.Dataset, held: Exit
     if not folder.is_finished:
         held.enter_context(folder.locked())
     if not folder.is_finished and not folder.is_trained:  # else the fingerprint may be erased already
+        folder.check_config()
         folder.check_data(fingerprint)
     return folder
 

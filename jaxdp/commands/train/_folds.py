@@ -14,6 +14,7 @@ from ...accounting import Ledger, rounded_up
 from ...runs._finished import FinishedRun
 from ...runs._folder import PRIVATE, RunFolder, as_written, new_path
 from ...runs._report import say, two_columns
+from ._files import check_files, forget_files
 from ._ledger import read_ledger
 from ._options import TrainOptions
 from ._report import figure_rows
@@ -73,9 +74,13 @@ def train_folds(options: TrainOptions, console: Console | None = None) -> Folds:
             say(console, f"fold {fold} of {options.folds}")
             folder = path / f"fold-{fold}"
             begun = (folder / "config.json").exists()
+            _check_same_files(path, options)
             runs.append(train(replace(options, fold=fold, output=folder, resume=folder if begun else None), console))
+    _check_same_files(path, options)
     folds = _put_together(options, tuple(runs))
     _write(path, options, folds)
+    for folder in _begun(path):
+        forget_files(folder)
     console.print(two_columns(f"jaxdp: {options.folds} folds of {_summary(runs[0])['dataset']}", _rows(folds)))
     if folds.statement is not None:
         say(console, folds.statement)
@@ -87,10 +92,20 @@ def train_or_folds(options: TrainOptions) -> Path | Folds:
     return train_in_folder(options) if options.folds is None or options.fold is not None else train_folds(options)
 
 
+def _begun(path: Path) -> list[RunFolder]:
+    return [RunFolder(each.parent) for each in sorted(path.glob("fold-*/config.json"))]
+
+
+def _check_same_files(path: Path, options: TrainOptions) -> None:
+    """Refuse other files than the folds that have begun were trained on, unless all have been put together."""
+    if not (path / "folds.json").exists():
+        for folder in _begun(path):
+            check_files(folder, options)
+
+
 def _check_folder(path: Path) -> None:
     """Refuse a folder with anything that isn't of such an evaluation."""
-    begun = any(path.glob("fold-*/config.json"))
-    found = [] if begun or not path.is_dir() else list(path.iterdir())
+    found = [] if _begun(path) or not path.is_dir() else list(path.iterdir())
     if foreign := [each.name for each in found if not each.name.startswith("fold-")]:
         raise UsageError(f"--output={path} holds {foreign[0]}, which is no run's: give a new folder, or an empty one")
 

@@ -39,6 +39,7 @@ from .. import _options
 from .._sampling import cut_nearly_always
 from ._canaries import check_canaries, drawn, planted, weighted
 from ._config import config_of, keys_of
+from ._files import described_files, keep_files
 from ._held_back import forget_others, has_stopped, keep_if_best, scale_after, with_scale
 from ._ledger import read_ledger
 from ._optimizer import optimizer, params_of
@@ -124,6 +125,8 @@ class _Setting:
 def _new(options: TrainOptions, setting: _Setting) -> Path:
     """The folder of a run from its beginning to its end."""
 
+    files = all_well(lambda: described_files(options)) if options.fold is not None else None
+
     def prepared() -> tuple[Problem, Ledger, Ledger, Plan]:
         spent_before = read_ledger(options.ledger)
         problem = setting.posed(options, spent_before)
@@ -143,6 +146,8 @@ def _new(options: TrainOptions, setting: _Setting) -> Path:
         if options.audit_canaries is not None:
             key = keys_of(options, config, problem, setting.entropy).key("canaries")
             folder.write_bytes(f"{PRIVATE}/{canaries.FILE}", drawn(options, problem, key).to_bytes())
+        if files is not None:
+            keep_files(folder, files)
         folder.begin(config, options.seed, problem.fingerprint, secret)
         return folder
 
@@ -161,6 +166,8 @@ def _resumed(options: TrainOptions, setting: _Setting) -> Path:
             _options.check_resumed(folder.path, folder.options(), options)
         if not folder.is_finished:
             setting.held.enter_context(folder.locked())
+            if not folder.is_trained:
+                folder.check_config()
         return folder
 
     folder = on_first(opened)
@@ -179,7 +186,7 @@ def _resumed(options: TrainOptions, setting: _Setting) -> Path:
     if not job.is_trained:  # of which the fingerprint may be erased already
         secret = from_first(lambda: job.folder.secret)
         _agree_on_data(problem, secret, keys_of(options, job.config, problem, setting.entropy))
-        on_first(lambda: job.folder.check_data(problem.fingerprint))
+        on_first(lambda: job.folder.check_data(problem.fingerprint, problem.described))
     return job.run()
 
 

@@ -259,7 +259,7 @@ def _resumed(options: TuneOptions, path: Path, devices: Devices, console: Consol
     held.enter_context(folder.locked())
     problem = problem_for(options, devices, console, Ledger())
     if not folder.is_trained:
-        folder.check_data(problem.fingerprint)
+        folder.check_data(problem.fingerprint, problem.described)
     return _Search(
         options, folder, problem, paid, _keys(options, config, problem), config, console, time.perf_counter()
     )
