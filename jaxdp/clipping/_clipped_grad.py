@@ -19,6 +19,7 @@ from ._inputs import (
     check_loss,
     check_mask,
     check_params,
+    check_users,
     example_keys,
     refuse_gradients_of_devices,
 )
@@ -67,6 +68,7 @@ class ClippedGrad:
     microbatch_size: int | None = None
     precision: str = "auto"
     num_examples: int | None = None  # of the run, if it is a run's
+    records_per_user: int | None = None  # of the run, if it is of users
 
     def __post_init__(self) -> None:
         _checks.set_fields(self, clip_norm=_checks.clip_norm(self.clip_norm))
@@ -98,11 +100,13 @@ class ClippedGrad:
         clip_norm = self.rule.clip_norm_now(rule_state, self.clip_norm)
         size = check_batch(batch)
         shared = self.check_shared(shared, size)
+        if self.records_per_user is not None:
+            check_users(batch, (size, self.records_per_user))
         if mask is None and self.num_examples is not None:
             raise UsageError(
                 "mask is missing: a run's batches are filled up with rows that are nobody's, and with one of them among the "
                 "examples a record changes the sum by twice its sensitivity. Pass mask=mask, which run.sampler(key).take gives "
-                f"with each batch; where every row is an example, mask=jnp.ones({size}, bool)"
+                f"with each batch; where every row is one that the run's sampler drew, mask=jnp.ones({size}, bool)"
             )
         mask = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
         batch = jax.tree.map(jnp.asarray, batch)

@@ -16,6 +16,7 @@ from ..jaxprs import reads_any
 from ..jaxprs._jaxpr import Jaxpr, Literal, all_equations, parts_of, subjaxprs
 from ..noise._copies import varying_axes
 from ..noise._keys import Domain, own_key
+from ._draws import refuse_draws_of_examples
 from ._static import unmake_static
 
 _AS_SHARED = (
@@ -165,8 +166,11 @@ def check_loss(
     if any(eqn.primitive.name.startswith("custom_") for eqn in all_equations(jaxpr)):
         gradient = jax.grad(one_example, has_aux=has_aux)  # in which alone their rules are seen
         programs.append(jax.make_jaxpr(gradient)(params, first, key, shared))
+    sizes = [len(jax.tree.leaves(part)) for part in (params, first, (key, shared))]
+    of_example = [i == 1 for i, size in enumerate(sizes) for _ in range(size)]
     for program in programs:
         _refuse_what_sees_several(program)
+        refuse_draws_of_examples(program, of_example)
         closed_over = [*_closed_over(program)]
         _refuse_closed_over_batch(closed_over, batch, of_a_run=num_examples is not None)
         if num_examples is not None and num_examples > 1:
@@ -188,6 +192,17 @@ def refuse_gradients_of_devices(params: Params, values: Any, method: str = "vmap
             "devices before each example's is clipped. Take it out of shard_map: under jax.jit each device computes its part of "
             f'a batch that is divided, as in run.make_step; or give method="vmap" parameters that vary, jax.lax.pcast(params, '
             f'({names},), to="varying")'
+        )
+
+
+def check_users(data: Any, shape: tuple[int, ...]) -> None:
+    """Refuse data that aren't users' records with their mask of this shape, whose last axis is of a user's records."""
+    pair = data if isinstance(data, tuple) and len(data) == 2 else (None, None)
+    if getattr(pair[1], "shape", None) != shape or getattr(pair[1], "dtype", None) != jnp.bool_:
+        raise UsageError(
+            f"the run is of users with at most records_per_user={shape[-1]} records each, and the data aren't (records, mask) "
+            f"with a mask of bools {shape}: a record would be taken for a user. Give what jaxdp.data.group_by_user gives, and "
+            "wrap the loss of a record in jaxdp.data.loss_of_user"
         )
 
 

@@ -361,7 +361,8 @@ class DPSGD:
     @_checks.names_explained
     def clipped_grad(self, loss_fn: LossFn, *, has_aux: bool = False, precision: str = "auto") -> ClippedGrad:
         """`jaxdp.clipped_grad` with the run's clip norm, rule and microbatch size. What is shared with an axis of
-        length num_examples is refused, unless by `jaxdp.Shared`; so is a call without the `mask` of its batch."""
+        length num_examples is refused, unless by `jaxdp.Shared`; so are a call without the `mask` of its batch, and for a run of
+        users what isn't as `jaxdp.data.group_by_user` gives it."""
         grad_fn = clipped_grad(
             loss_fn,
             clip_norm=self.clip_norm,
@@ -370,7 +371,7 @@ class DPSGD:
             microbatch_size=self.microbatch_size,
             precision=precision,
         )
-        return replace(grad_fn, num_examples=self.num_examples)
+        return replace(grad_fn, num_examples=self.num_examples, records_per_user=self.records_per_user)
 
     def privatize(self, key: Key[Array, ""]) -> optax.GradientTransformationExtraArgs:
         """`jaxdp.privatize` with the run's noise, expected batch size and steps; of a `Quantile` rule's noise, what is left.

@@ -26,7 +26,7 @@ from .._mesh import automatic, check_mesh_that_is_set, computing_on, explaining
 from .._spread import Spread, spread_of
 from .._types import LossFn, Params
 from ..accounting import Ledger
-from ..clipping import DrawSums, Summing, check_batch, check_params, takes_rng
+from ..clipping import DrawSums, Summing, check_batch, check_params, check_users, takes_rng
 from ..clipping._inputs import of_records
 from ..noise._keys import Domain, nonce_of, own_key
 from ..reading import Source
@@ -229,7 +229,7 @@ class PrivateStep:
         most = getattr(self.run, "records_per_user", None)
         if most is not None:
             of_one = isinstance(data, Source)
-            _check_users(data.like if of_one else data, (most,) if of_one else (size, most))
+            check_users(data.like if of_one else data, (most,) if of_one else (size, most))
         shared = self._grad_fn.check_shared(shared, None, "step(state, (X, Y))")
         arrays = () if isinstance(data, Source) else data
         check_mesh_that_is_set({"state": state, "data": arrays})
@@ -398,17 +398,6 @@ def _check_state(state: Any, name: str) -> None:
                 "before"
             )
     _checks.step(f"{name}: state.step", state.step)
-
-
-def _check_users(data: Any, shape: tuple[int, ...]) -> None:
-    """Refuse data that aren't users' records with their mask of this shape, whose last axis is of a user's records."""
-    pair = data if isinstance(data, tuple) and len(data) == 2 else (None, None)
-    if getattr(pair[1], "shape", None) != shape or getattr(pair[1], "dtype", None) != np.bool_:
-        raise UsageError(
-            f"the run is of users with at most records_per_user={shape[-1]} records each, and the data aren't (records, mask) "
-            f"with a mask of bools {shape}: a record would be taken for a user. Give what jaxdp.data.group_by_user gives, and "
-            "wrap the loss of a record in jaxdp.data.loss_of_user"
-        )
 
 
 def _accounted(state: TrainState) -> tuple[Any, ...]:

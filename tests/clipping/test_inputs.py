@@ -1,6 +1,7 @@
 """What a gradient function refuses before anything is compiled, and a mask as a list."""
 
 import itertools
+from functools import partial
 from typing import Any
 
 import jax
@@ -117,3 +118,54 @@ def test_of_parameters_that_vary_as_the_batch_does_each_device_sums_its_own() ->
     varying = lambda params, part: grad_fn(jax.lax.pcast(params, ("data",), to="varying"), part).grads[None]
     params, batch = jnp.ones(2), jnp.arange(6.0).reshape(3, 2)
     np.testing.assert_array_equal(in_shard_map(varying, params, batch)[0], grad_fn(params, batch).grads)
+
+
+def drawn_by(impl: str, how: str, params: Any, example: Any, rng: Any) -> Any:
+    """A loss with dropout by a key of that generator."""
+    x, number = example
+    by_id = lambda: jax.random.fold_in(jax.random.key(0, impl=impl), number)
+
+    def in_scan(key: Any, _: None) -> tuple[Any, Any]:
+        key, own = jax.random.split(key)
+        return key, jax.random.bernoulli(own, 0.5, x.shape)
+
+    kept = {
+        "fold_in": lambda: jax.random.bernoulli(by_id(), 0.5, x.shape),
+        "key": lambda: jax.random.bernoulli(jax.random.key(number, impl=impl), 0.5, x.shape),
+        "among keys": lambda: jax.random.bernoulli(jax.random.split(by_id(), 3)[1], 0.5, x.shape),
+        "in jit": lambda: jax.jit(lambda key, _: jax.random.bernoulli(key, 0.5, x.shape))(by_id(), rng),
+        "in scan": lambda: jax.lax.scan(in_scan, by_id(), length=2)[1].any(axis=0),
+        "in branch": lambda: jax.lax.cond(
+            number > 1, lambda: jax.random.bernoulli(by_id(), 0.5, x.shape), lambda: x > 0
+        ),
+        "raw": lambda: (
+            jax.lax.rng_bit_generator(jnp.zeros(4, jnp.uint32) + number.astype(jnp.uint32), x.shape)[1] > 9
+        ),
+        "rng": lambda: jax.random.bernoulli(rng, 0.5, x.shape),
+        "rng in jit": lambda: jax.jit(lambda key, x: jax.random.bernoulli(key, 0.5, x.shape) & (x > 0))(rng, x),
+        "closed over": lambda: jax.random.bernoulli(jax.random.key(0, impl=impl), 0.5, x.shape),
+        "a rate of its own": lambda: jax.random.bernoulli(rng, jax.nn.sigmoid(x)),
+    }[how]()
+    return jnp.sum(params * jnp.where(kept, x, 0))
+
+
+@pytest.mark.parametrize("method", ["auto", "vmap"])
+@pytest.mark.parametrize("how", ["fold_in", "key", "among keys", "in jit", "in scan", "in branch", "raw"])
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_keys_of_examples_by_which_all_draw_as_the_first_are_refused(impl: str, how: str, method: str) -> None:
+    grad_fn = jaxdp.clipped_grad(partial(drawn_by, impl, how), clip_norm=1.0, method=method)
+    with pytest.raises(jaxdp.UsageError, match=r"follows from the example.*impl='threefry2x32'"):
+        grad_fn(jnp.ones(2), (jnp.ones((3, 2)), jnp.arange(3)), rng=jax.random.key(1, impl=impl))
+
+
+@pytest.mark.parametrize("how", ["rng", "rng in jit", "closed over", "a rate of its own"])
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg", "threefry2x32"])
+def test_keys_of_positions_may_be_of_any_generator(impl: str, how: str) -> None:
+    grad_fn = jaxdp.clipped_grad(partial(drawn_by, impl, how), clip_norm=1.0)
+    grad_fn(jnp.ones(2), (jnp.ones((3, 2)), jnp.arange(3)), rng=jax.random.key(1, impl=impl))
+
+
+@pytest.mark.parametrize("how", ["fold_in", "key", "among keys", "in jit", "in scan", "in branch"])
+def test_keys_of_examples_may_be_threefrys(how: str) -> None:
+    grad_fn = jaxdp.clipped_grad(partial(drawn_by, "threefry2x32", how), clip_norm=1.0)
+    grad_fn(jnp.ones(2), (jnp.ones((3, 2)), jnp.arange(3)), rng=jax.random.key(1))

@@ -1,0 +1,90 @@
+"""Keys that a loss makes of its example: by some generators, all examples of a batch would draw by the first one's.
+
+Under `jax.vmap`, JAX's "rbg" and "unsafe_rbg" draw for all rows from the key of the first. Where keys follow from positions (the
+losses' own `rng`) that is nothing to do with data; where they follow from an example, all others' gradients depend on it.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._checks import THREEFRY
+from .._errors import UsageError
+from ..jaxprs._jaxpr import SCAN, Eqn, Jaxpr, Literal, parts_of, scan_parts, subjaxprs
+
+_NO_DRAWS = ("random_seed", "random_wrap", "random_unwrap")  # of key and numbers into each other
+
+
+def refuse_draws_of_examples(jaxpr: Jaxpr, of_example: Sequence[bool]) -> None:
+    """Refuse a program that draws by a key of another generator than Threefry, if that follows from the example.
+
+    Args:
+        jaxpr: of the loss of one example, or its gradient.
+        of_example: of each input, whether it is of the example.
+
+    Raises:
+        UsageError: where it does, as far as calls, loops and branches tell.
+    """
+    _followed(jaxpr, of_example)
+
+
+def _followed(jaxpr: Jaxpr, given: Sequence[bool]) -> list[bool]:
+    """Whether each output follows from the inputs that are `given` as of the example."""
+    parts = parts_of(jaxpr)
+    found = {v for v, is_given in zip(parts.invars, given, strict=True) if is_given}
+    among = lambda atom: not isinstance(atom, Literal) and atom in found
+    for eqn in parts.eqns:
+        inputs = [among(v) for v in eqn.invars]
+        if any(inputs):
+            _check(eqn, inputs)
+            found.update(v for v, is_found in zip(eqn.outvars, _outputs(eqn, inputs), strict=True) if is_found)
+    return [among(v) for v in parts.outvars]
+
+
+def _check(eqn: Eqn, inputs: Sequence[bool]) -> None:
+    name = eqn.primitive.name
+    keys = [v.aval.dtype for v, is_found in zip(eqn.invars, inputs, strict=True) if is_found and _is_key(v)]
+    others = [dtype for dtype in keys if dtype != _of_threefry()]
+    if name == "rng_bit_generator" or (name.startswith("random_") and name not in _NO_DRAWS and others):
+        raise UsageError(
+            f"the loss draws by a key{f' of {others[0]}' if others else ''} that follows from the example: vectorised, all "
+            "examples would draw by the first one's, and depend on it. Make it by jax.random.key(..., "
+            f"impl={THREEFRY!r}), or take the loss's rng="
+        )
+
+
+@functools.cache
+def _of_threefry() -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0, impl=THREEFRY)).dtype
+
+
+def _is_key(atom: object) -> bool:
+    dtype = getattr(getattr(atom, "aval", None), "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def _outputs(eqn: Eqn, inputs: Sequence[bool]) -> list[bool]:
+    """Whether each output of an equation follows from its inputs that do, some of which do."""
+    everything = [True] * len(eqn.outvars)
+    bodies = subjaxprs(eqn)
+    if eqn.primitive.name == "cond":
+        outs = [_followed(body, inputs[1:]) for body in bodies]
+        return everything if inputs[0] else [any(each) for each in zip(*outs, strict=True)]
+    if len(bodies) != 1 or len(parts_of(bodies[0]).invars) != len(inputs):
+        for body in bodies:
+            _followed(body, [True] * len(parts_of(body).invars))
+        return everything
+    if eqn.primitive is not SCAN:
+        outs = _followed(bodies[0], inputs)
+        return outs if len(outs) == len(everything) else everything
+    parts = scan_parts(eqn)
+    carries, inside = slice(parts.num_consts, parts.num_consts + parts.num_carry), list(inputs)
+    while True:
+        outs = _followed(bodies[0], inside)
+        carried = [a or b for a, b in zip(inside[carries], outs[: parts.num_carry], strict=True)]
+        if carried == inside[carries]:
+            return outs
+        inside[carries] = carried
