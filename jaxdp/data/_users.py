@@ -15,6 +15,9 @@ from .._errors import UsageError
 from .._types import Params
 from ..clipping import takes_rng
 
+_ABSENT = frozenset({"", "nan", "none", "nat", "<na>"})  # what NumPy and pandas make text of where there is nothing
+_EACH_ITS_USER = "give every record a user, so that no two users count as one; leave out records of nobody"
+
 
 def group_by_user(
     records: Any, users: Shaped[np.ndarray, " records"], *, records_per_user: int, rng: np.random.Generator
@@ -32,7 +35,8 @@ def group_by_user(
         repeats their first record, so that a loss of it is finite. Rows are in the order of the sorted users.
 
     Raises:
-        UsageError: for arrays that disagree on the number of records, none at all, or k not a positive whole number.
+        UsageError: for arrays that disagree on the number of records, none at all, k not a positive whole number, and users that
+            are missing: NaN, or text that stands for it.
 
     Examples:
         >>> images = np.arange(5.0)
@@ -51,8 +55,10 @@ def group_by_user(
             f"records and users [records] disagree on the number of records, or have none: {sorted(sizes)}"
         )
     if np.issubdtype(owners.dtype, np.floating) and np.isnan(owners).any():
-        raise UsageError("users hold NaN: give every record a user, so that no two users count as one")
+        raise UsageError(f"users hold NaN: {_EACH_ITS_USER}")
     names, owner = np.unique(owners, return_inverse=True)
+    if owners.dtype.kind in "US" and (absent := _ABSENT & {_as_text(name).lower() for name in names.tolist()}):
+        raise UsageError(f"users hold {min(absent)!r}, text for what is missing: {_EACH_ITS_USER}")
     order = np.lexsort((_priorities(names, owner, rng), owner))
     starts = np.searchsorted(owner[order], np.arange(len(names)))
     counts = np.diff(np.append(starts, len(owners)))
@@ -60,6 +66,10 @@ def group_by_user(
     mask = place < counts[:, None]
     rows = order[starts[:, None] + np.where(mask, place, 0)]
     return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], records), mask
+
+
+def _as_text(name: str | bytes) -> str:
+    return name.decode("latin-1") if isinstance(name, bytes) else name
 
 
 def _on_host(name: str, given: Any) -> np.ndarray:
@@ -71,7 +81,7 @@ def _on_host(name: str, given: Any) -> np.ndarray:
     except (ValueError, TypeError) as error:
         raise UsageError(f"{name} are no array ({error}): give [records], numbers or strings") from error
     if array.dtype.kind not in "biufcUS" and not _checks.is_array(array):
-        raise UsageError(f"{name} are {array.dtype}: give [records], numbers or strings")
+        raise UsageError(f"{name} are {array.dtype}: give [records], numbers or strings, none of them missing")
     return array
 
 

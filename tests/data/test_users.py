@@ -1,5 +1,7 @@
 """Users as the unit: who a record belongs to decides sampling and clipping."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,6 +122,32 @@ def test_who_joins_changes_nobody_elses_row() -> None:
     before, _ = group_by_user(values, users, records_per_user=3, rng=np.random.default_rng(0))
     after, _ = group_by_user(joined_values, joined_users, records_per_user=3, rng=np.random.default_rng(0))
     np.testing.assert_array_equal(before, after[:-1])
+
+
+@pytest.mark.parametrize("absent", [np.nan, "", "nan", "None", "NaT", "<NA>", None])
+def test_records_of_nobody_are_not_one_users(absent: Any) -> None:
+    named = np.array([absent, *"abcdef"], object).astype(str)  # as pandas' missing values become text
+    with pytest.raises(jaxdp.UsageError, match=r"users hold .*text for what is missing: .*leave out records of nobody"):
+        group_by_user(RECORDS, named, records_per_user=2, rng=np.random.default_rng(0))
+
+
+def test_a_loop_of_ones_own_takes_no_record_for_a_user() -> None:
+    run = jaxdp.DPSGD(
+        num_examples=3,
+        expected_batch_size=2,
+        steps=3,
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        unit="user",
+        records_per_user=2,
+    )
+    grouped = group_by_user(RECORDS, USERS, records_per_user=2, rng=np.random.default_rng(0))
+    mask = np.ones(len(grouped[1]), bool)
+    loss = lambda params, record: jnp.sum(params * record)
+    run.clipped_grad(loss_of_user(loss))(jnp.float32(1), grouped, mask=mask)
+    for batch in (grouped[0], (grouped[0], mask), (grouped[0], grouped[1][:, :1]), (grouped[0], grouped[1] * 1)):
+        with pytest.raises(jaxdp.UsageError, match=r"a record would be taken for a user.*group_by_user.*loss_of_user"):
+            run.clipped_grad(loss)(jnp.float32(1), batch, mask=mask)
 
 
 @pytest.mark.parametrize("users", [np.zeros(6), np.array([0.0, np.nan, 1, 1, 1, 1, 1])])
