@@ -117,13 +117,16 @@ def attacked_run(path: Path, attack: Attack = "loss") -> Attacked:
     from ..runs import _canaries as canaries
 
     folder = RunFolder.existing(path)
+    config = folder.read_json("config.json")
     if not folder.is_finished:
-        command = f"jaxdp {folder.read_json('config.json').get('command', 'train')}"
+        command = f"jaxdp {config.get('command', 'train')}"
         raise UsageError(f"{path} is under way: end it by {command} --resume {shlex.quote(str(path))}, then audit it")
-    if folder.read_json("config.json").get("command", "train") != "train":
+    if config.get("command", "train") != "train":
         raise UsageError(
             f"{path} is no run of jaxdp train: canaries are of training; give such a run, or a file of scores"
         )
+    if config.get("options", {}).get("audit_canaries") is None:  # a start that was broken off may have left some there
+        raise UsageError(canaries.none_in(path))
     planted = canaries.from_bytes(canaries.read(folder.private), folder.private / canaries.FILE)
     run = runs.load_run(path)
     assert run.summary is not None

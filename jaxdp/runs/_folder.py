@@ -42,6 +42,7 @@ _SECRETS = f"{PRIVATE}/run.json"
 _ROOM_NEEDED = 64 * 2**20
 _SEAL = "sha256"
 _CONFIGS = "configs"  # what each config.json that the run wrote has for a SHA-256
+_OF_A_RUN = ("metrics.jsonl", "predictions.npy", "votes.npy", "summary.json")  # in private/, of one that has begun
 _RESULTS = f"{PRIVATE}/summary.json"
 
 
@@ -100,6 +101,11 @@ class RunFolder:
             if (found := next((each for each in path.iterdir() if each.name != PRIVATE), None)) is not None:
                 raise UsageError(
                     f"--output={path} holds {found.name}, which is no run's: give a new folder, or an empty one"
+                )
+            if (left := next((name for name in _OF_A_RUN if (folder.private / name).exists()), None)) is not None:
+                raise UsageError(
+                    f"--output={path} holds {PRIVATE}/{left} of another run, which would be taken for this one's: give a new "
+                    "folder, or an empty one"
                 )
             with tempfile.TemporaryFile(dir=path) as file:
                 file.write(b"room?")
@@ -177,7 +183,10 @@ class RunFolder:
     def check_config(self) -> None:
         """Refuse the config.json of what is under way that isn't as it was written, where no checkpoint's mark tells."""
         if _digest((self.path / "config.json").read_bytes()) not in self._secrets()[_CONFIGS]:
-            raise UsageError(f"{self.path / 'config.json'} is not as it was written: bring back the run's own file")
+            raise UsageError(
+                f"{self.path / 'config.json'} is not as it was written: the same keys under other options or on other data would "
+                "let anyone subtract the noise; bring back the run's own file"
+            )
 
     def check_data(self, fingerprint: Callable[[bytes], str], described: Any = None) -> None:
         """Refuse to go on with other data than the run was started with.

@@ -407,6 +407,8 @@ def test_labels_that_a_kill_left_without_their_statement_get_it_and_are_not_made
             cli.main([*command, "--output", str(tmp_path / "broken")])
     assert not (tmp_path / "broken" / "statement.json").exists()
     capsys.readouterr()
+    others = [*command, "--delta", "1e-4", "--output", str(tmp_path / "broken")]
+    assert "this isn't the same one" in refused(others, capsys)
     cli.main([*command, "--output", str(tmp_path / "broken")])
     assert "nothing was labelled anew" in " ".join(capsys.readouterr().out.split())
     for name in ("labels.csv", "statement.json", "statement.txt"):

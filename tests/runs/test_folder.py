@@ -319,3 +319,13 @@ def test_two_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_pa
     other = still_new(said, None, "mnist")
     assert not other.exists()
     assert still_new(said, said, "mnist") == said  # which is refused where there is a run, as it was asked for
+
+
+@pytest.mark.parametrize("left", ["metrics.jsonl", "predictions.npy", "votes.npy", "summary.json"])
+def test_what_another_run_left_in_private_is_not_taken_for_a_new_ones(left: str, tmp_path: Path) -> None:
+    RunFolder(tmp_path).make_private()
+    (tmp_path / "private" / "lock").touch()  # as a start leaves it that was broken off
+    RunFolder.create(tmp_path)
+    (tmp_path / "private" / left).touch()
+    with pytest.raises(jaxdp.UsageError, match=f"holds private/{left} of another run.*give a new folder"):
+        RunFolder.create(tmp_path)

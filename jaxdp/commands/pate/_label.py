@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -16,6 +17,7 @@ from ...pate._votes import check_predictions, vote_counts
 from ...runs._folder import PRIVATE, RunFolder
 from ...runs._key_source import KeySource
 from ...runs._report import say
+from .. import _options
 from .._options import check_given, check_seed, seeded, that_matter
 from ._options import AnalyzeOptions, LabelOptions
 from ._plots import plot_epsilon
@@ -23,6 +25,7 @@ from ._predictions import read_labels, read_predictions
 from ._release import all_figures, analysis, labels_of, publish, release, write
 from ._report import epsilon_table
 
+_OPTIONS = f"{PRIVATE}/options.json"  # of labels that are being made
 _STATED = "Mechanism: "  # how the part of a statement begins that says it
 
 
@@ -49,7 +52,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
     folder = RunFolder(options.output)
     if (folder.path / "labels.csv").exists():
         if not (folder.path / "statement.json").exists() and (folder.private / "statement.json").exists():
-            _state_what_was_broken_off(folder, console)
+            _state_what_was_broken_off(options, folder, console)
             return
         raise UsageError(
             f"--output={options.output} holds labels already: labelling again costs again; give another folder"
@@ -57,6 +60,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
     folder = RunFolder.create(options.output)
     keys = KeySource(options.seed, ["pate label", that_matter(options)], Fingerprints((predictions.astype(np.int64),)))
     with folder.locked():
+        folder.write_json(_OPTIONS, _plain(options))
         released = release(
             predictions,
             np.arange(predictions.shape[1]),
@@ -75,9 +79,18 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
     say(console, f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}")
 
 
-def _state_what_was_broken_off(folder: RunFolder, console: Console) -> None:
+def _plain(options: LabelOptions) -> dict[str, Any]:
+    return {name: value for name, value in _options.to_dict(options).items() if name != "output"}
+
+
+def _state_what_was_broken_off(options: LabelOptions, folder: RunFolder, console: Console) -> None:
     """Labels are there, and a kill has come before their statement."""
     with folder.locked():
+        if folder.read_json(_OPTIONS) != json.loads(json.dumps(_plain(options))):
+            raise UsageError(
+                f"--output={folder.path} holds labels of a command that was broken off, and this isn't the same one: give that "
+                "one again, and they get their statement, or give another folder"
+            )
         labels_of(folder)
         publish(folder)
     say(
