@@ -22,7 +22,6 @@ from ._inputs import (
     check_loss as check_loss,
     check_mask as check_mask,
     check_params as check_params,
-    check_users as check_users,
     example_keys as example_keys,
     takes_rng as takes_rng,
 )

@@ -183,8 +183,8 @@ def _numbers(path: Path, name: str, cells: Sequence[str], first_line: int, other
     except ValueError:
         pass
     line, cell = next((first_line + i, cell) for i, cell in enumerate(cells) if not _is_finite_or_missing(cell))
-    fix = f"leave it empty if it is missing, declare the column's categories by --categories {name}=..., or leave the column "
-    fix += "out by --columns, a file of those to use"
+    fix = f"leave it empty if it is missing, declare the column's categories by --categories {name}=... (behind the same option "
+    fix += "as other columns'), or leave the column out by --columns, a file of those to use"
     raise UsageError(
         f"{path}, line {line}, column {name}: {cell!r} is not a finite number{_of_decimal_comma(cell)}: {otherwise or fix}"
     )

@@ -26,8 +26,8 @@ from .._mesh import automatic, check_mesh_that_is_set, computing_on, explaining
 from .._spread import Spread, spread_of
 from .._types import LossFn, Params
 from ..accounting import Ledger
-from ..clipping import DrawSums, Summing, check_batch, check_params, check_users, takes_rng
-from ..clipping._inputs import of_records
+from ..clipping import DrawSums, Summing, check_batch, check_params, takes_rng
+from ..clipping._inputs import check_users, of_records
 from ..noise._keys import Domain, nonce_of, own_key
 from ..reading import Source
 from ..transforms import check_numbers, check_suitable, check_transform, in_float32

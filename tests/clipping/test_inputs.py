@@ -138,9 +138,7 @@ def drawn_by(impl: str, how: str, params: Any, example: Any, rng: Any) -> Any:
         "in branch": lambda: jax.lax.cond(
             number > 1, lambda: jax.random.bernoulli(by_id(), 0.5, x.shape), lambda: x > 0
         ),
-        "raw": lambda: (
-            jax.lax.rng_bit_generator(jnp.zeros(4, jnp.uint32) + number.astype(jnp.uint32), x.shape)[1] > 9
-        ),
+        "raw": lambda: jax.lax.rng_bit_generator(jnp.zeros(4, jnp.uint32) + number.astype(jnp.uint32), x.shape)[1] > 9,
         "rng": lambda: jax.random.bernoulli(rng, 0.5, x.shape),
         "rng in jit": lambda: jax.jit(lambda key, x: jax.random.bernoulli(key, 0.5, x.shape) & (x > 0))(rng, x),
         "closed over": lambda: jax.random.bernoulli(jax.random.key(0, impl=impl), 0.5, x.shape),

@@ -207,7 +207,8 @@ def statement(report: Report, records: int) -> str:
         ""
         if report.mechanism.answers_all
         else " It counts the answers that there were, a number that came out of the run: without a budget set before "
-        "(--target-epsilon), it is a bound on what came out, and not on what might have."
+        "(--target-epsilon), it is a bound on what came out, and not on what might have; with one, the budget bounds that, by "
+        "the RDP accountant."
     )
     return "\n\n".join(
         [
