@@ -385,10 +385,16 @@ class PrivateStep:
         return (optax.apply_updates(params, updates), opt_state, sums.rule_state, noise_state), metrics
 
 
+_RESTORED = "of a checkpoint, restore it into a state: checkpointer.restore(path, step.init(params, key))"
+
+
 def _check_state(state: Any, name: str) -> None:
     """Refuse what is no state, one whose arrays a step has taken, and one that is traced."""
     if not isinstance(state, TrainState):
-        raise UsageError(f"{name}: state is a {type(state).__name__}: begin with state = step.init(params, key)")
+        restored = f"; {_RESTORED}" if isinstance(state, dict) else ""
+        raise UsageError(
+            f"{name}: state is a {type(state).__name__}: begin with state = step.init(params, key){restored}"
+        )
     _refuse_traced("the state", state)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         if isinstance(leaf, jax.Array) and leaf.is_deleted():
@@ -397,6 +403,8 @@ def _check_state(state: Any, name: str) -> None:
                 "own. Go on with the state that it returned, as in state, metrics = step(state, data); to keep one, copy it "
                 "before"
             )
+    if isinstance(state.step, np.ndarray):
+        raise UsageError(f"{name}: state.step is an array and no plain number: {_RESTORED}")
     _checks.step(f"{name}: state.step", state.step)
 
 

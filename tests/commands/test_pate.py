@@ -420,6 +420,8 @@ def test_what_a_user_got_wrong_is_told(finished: Path, tmp_path: Path, capsys: p
     new = tmp_path / "new"
     for changes, message in (
         ({"threshold": 9}, "threshold=9 exceeds the 8 teachers"),
+        ({"dataset": "csv"}, "--dataset=csv: the teachers of jaxdp pate learn from images"),
+        ({"dataset": "my/table.csv"}, "label by what they predict: jaxdp pate label"),
         ({"teachers": 1}, "one teacher's vote can't hide"),
         ({"teachers": 600}, "exceeds the 512 records"),
         ({"teacher-batch-size": 65}, "batch_size=65 exceeds the 64 records of a teacher"),

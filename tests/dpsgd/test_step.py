@@ -167,6 +167,9 @@ def test_a_state_that_is_none_is_refused() -> None:
     for made in (-1, 0.5, True, "0", None):
         with pytest.raises(jaxdp.UsageError, match="step: state.step="):
             step(state._replace(step=made), DATA)  # pyright: ignore[reportArgumentType]
+    for restored in (state._asdict(), state._replace(step=np.array(3))):  # pyright: ignore[reportArgumentType]
+        with pytest.raises(jaxdp.UsageError, match=r"restore it into a state: .*step.init\(params, key\)"):
+            step(restored, DATA)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_step_within_a_transformation_is_refused_and_the_template_of_a_state_is_not() -> None:

@@ -147,6 +147,11 @@ class PateOptions(MechanismOptions, OneOfSeveral):
 
     def check(self) -> None:
         """Refuse values out of range, with the flag's name, the value and the fix."""
+        if self.dataset == "csv" or self.dataset.lower().endswith(".csv"):
+            raise UsageError(
+                f"--dataset={self.dataset}: the teachers of jaxdp pate learn from images; of a table, train teachers of your own "
+                "on its parts, and label by what they predict: jaxdp pate label PREDICTIONS"
+            )
         self.check_mechanism()
         counts = {
             "teachers": "give the number of teachers",
