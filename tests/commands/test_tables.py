@@ -154,6 +154,8 @@ def test_folds_of_other_files_are_not_put_together(
     kept.rename(path / "fold-1" / "private" / "files.json")
     train_folds(cli._parse([*of_two, "--output", str(path)]))
     assert not list(path.glob("fold-*/private/files.json"))
+    shutil.rmtree(path / "fold-2")
+    assert "can't be told" in refused([*of_two, "--output", str(path)], capsys)
 
 
 @pytest.mark.slow

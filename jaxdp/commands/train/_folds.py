@@ -97,8 +97,10 @@ def _begun(path: Path) -> list[RunFolder]:
 
 
 def _check_same_files(path: Path, options: TrainOptions) -> None:
-    """Refuse other files than the folds that have begun were trained on, unless all have been put together."""
-    if not (path / "folds.json").exists():
+    """Refuse other files than the folds that have begun were trained on, unless all are there and have been put together."""
+    assert options.folds is not None
+    there = all((path / f"fold-{fold}" / "summary.json").exists() for fold in range(1, options.folds + 1))
+    if not (there and (path / "folds.json").exists()):
         for folder in _begun(path):
             check_files(folder, options)
 
