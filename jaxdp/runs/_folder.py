@@ -42,8 +42,8 @@ _SECRETS = f"{PRIVATE}/run.json"
 _ROOM_NEEDED = 64 * 2**20
 _SEAL = "sha256"
 _CONFIGS = "configs"  # what each config.json that the run wrote has for a SHA-256
-_OF_A_RUN = ("metrics.jsonl", "predictions.npy", "votes.npy", "summary.json")  # in private/, of one that has begun
 _RESULTS = f"{PRIVATE}/summary.json"
+_OF_A_RUN = (_METRICS, _RESULTS, f"{PRIVATE}/predictions.npy", f"{PRIVATE}/votes.npy")  # of one that has begun
 
 
 def new_path(name: str) -> Path:
@@ -102,9 +102,9 @@ class RunFolder:
                 raise UsageError(
                     f"--output={path} holds {found.name}, which is no run's: give a new folder, or an empty one"
                 )
-            if (left := next((name for name in _OF_A_RUN if (folder.private / name).exists()), None)) is not None:
+            if (left := next((name for name in _OF_A_RUN if (path / name).exists()), None)) is not None:
                 raise UsageError(
-                    f"--output={path} holds {PRIVATE}/{left} of another run, which would be taken for this one's: give a new "
+                    f"--output={path} holds {left} of another run, which would be taken for this one's: give a new "
                     "folder, or an empty one"
                 )
             with tempfile.TemporaryFile(dir=path) as file:

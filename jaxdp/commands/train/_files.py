@@ -17,21 +17,21 @@ from ._options import TrainOptions
 _NAME = f"{PRIVATE}/files.json"
 
 
-def described_files(options: TrainOptions, secret: bytes | None = None) -> dict[str, str]:
-    """What tells the files that options name from others of these names, under a secret that is drawn here if not given."""
-    secret = secrets.token_bytes(32) if secret is None else secret
-    named = {"features": options.features, "targets": options.targets, "bounds-file": options.bounds_file}
-    digests = {name: _digest(path, secret) for name, path in (named | {"columns": options.columns}).items() if path}
-    return {"secret": secret.hex(), **digests}
+def digests_of(options: TrainOptions) -> dict[str, bytes]:
+    """SHA-256 of each file that the options name, by its option: not to be kept, unless under a secret."""
+    named = {"features": options.features, "targets": options.targets}
+    named |= {"bounds-file": options.bounds_file, "columns": options.columns}
+    return {name: _digest(path) for name, path in named.items() if path}
 
 
-def keep_files(folder: RunFolder, described: dict[str, str]) -> None:
-    """Write what `described_files` gave before they were read."""
-    folder.write_json(_NAME, described)
+def keep_files(folder: RunFolder, digests: dict[str, bytes]) -> None:
+    """Write what tells the files, of which `digests_of` was asked before they were read, from others."""
+    secret = secrets.token_bytes(32)
+    folder.write_json(_NAME, {"secret": secret.hex(), **_under(secret, digests)})
 
 
-def check_files(folder: RunFolder, options: TrainOptions) -> None:
-    """Refuse files that aren't those that the fold in this folder began with."""
+def check_files(folder: RunFolder, digests: dict[str, bytes]) -> None:
+    """Refuse files of other digests than those that the fold in this folder began with."""
     path = folder.path / _NAME
     if not path.exists():
         raise UsageError(
@@ -40,7 +40,7 @@ def check_files(folder: RunFolder, options: TrainOptions) -> None:
         )
     with as_written(path):
         kept: dict[str, Any] = dict(folder.read_json(_NAME))
-        now = described_files(options, bytes.fromhex(kept["secret"]))
+        now = _under(bytes.fromhex(kept.pop("secret")), digests)
     if other := [f"--{name}" for name in sorted(kept.keys() | now.keys()) if kept.get(name) != now.get(name)]:
         raise UsageError(
             f"{', '.join(other)}: not the file that {folder.path} began with. Models of different data can't be put together: a "
@@ -54,9 +54,13 @@ def forget_files(folder: RunFolder) -> None:
     (folder.path / _NAME).unlink(missing_ok=True)
 
 
-def _digest(path: Path, secret: bytes) -> str:
+def _under(secret: bytes, digests: dict[str, bytes]) -> dict[str, str]:
+    return {name: hmac.new(secret, digest, hashlib.sha256).hexdigest() for name, digest in digests.items()}
+
+
+def _digest(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return hmac.new(secret, hashlib.file_digest(file, "sha256").digest(), hashlib.sha256).hexdigest()
+            return hashlib.file_digest(file, "sha256").digest()
     except OSError as error:
         raise UsageError(f"{path} can't be read ({error.strerror}): give a CSV file") from error

@@ -14,7 +14,7 @@ from ...accounting import Ledger, rounded_up
 from ...runs._finished import FinishedRun
 from ...runs._folder import PRIVATE, RunFolder, as_written, new_path
 from ...runs._report import say, two_columns
-from ._files import check_files, forget_files
+from ._files import check_files, digests_of, forget_files
 from ._ledger import read_ledger
 from ._options import TrainOptions
 from ._report import figure_rows
@@ -101,8 +101,9 @@ def _check_same_files(path: Path, options: TrainOptions) -> None:
     assert options.folds is not None
     there = all((path / f"fold-{fold}" / "summary.json").exists() for fold in range(1, options.folds + 1))
     if not (there and (path / "folds.json").exists()):
+        digests = digests_of(options)
         for folder in _begun(path):
-            check_files(folder, options)
+            check_files(folder, digests)
 
 
 def _check_folder(path: Path) -> None:

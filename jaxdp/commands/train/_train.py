@@ -39,7 +39,7 @@ from .. import _options
 from .._sampling import cut_nearly_always
 from ._canaries import check_canaries, drawn, planted, weighted
 from ._config import config_of, keys_of
-from ._files import described_files, keep_files
+from ._files import digests_of, keep_files
 from ._held_back import forget_others, has_stopped, keep_if_best, scale_after, with_scale
 from ._ledger import read_ledger
 from ._optimizer import optimizer, params_of
@@ -125,7 +125,7 @@ class _Setting:
 def _new(options: TrainOptions, setting: _Setting) -> Path:
     """The folder of a run from its beginning to its end."""
 
-    files = all_well(lambda: described_files(options)) if options.fold is not None else None
+    files = all_well(lambda: digests_of(options)) if options.fold is not None else None
 
     def prepared() -> tuple[Problem, Ledger, Ledger, Plan]:
         spent_before = read_ledger(options.ledger)
