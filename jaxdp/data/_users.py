@@ -54,7 +54,7 @@ def group_by_user(
         raise UsageError(
             f"records and users [records] disagree on the number of records, or have none: {sorted(sizes)}"
         )
-    if np.issubdtype(owners.dtype, np.floating) and np.isnan(owners).any():
+    if np.issubdtype(owners.dtype, np.inexact) and np.isnan(owners).any():
         raise UsageError(f"users hold NaN: {_EACH_ITS_USER}")
     names, owner = np.unique(owners, return_inverse=True)
     if owners.dtype.kind in "US" and (absent := _ABSENT & {_as_text(name).lower() for name in names.tolist()}):

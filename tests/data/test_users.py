@@ -150,7 +150,9 @@ def test_a_loop_of_ones_own_takes_no_record_for_a_user() -> None:
             run.clipped_grad(loss)(jnp.float32(1), batch, mask=mask)
 
 
-@pytest.mark.parametrize("users", [np.zeros(6), np.array([0.0, np.nan, 1, 1, 1, 1, 1])])
+@pytest.mark.parametrize(
+    "users", [np.zeros(6), np.array([0.0, np.nan, 1, 1, 1, 1, 1]), np.array([0j, np.nan, 1, 1, 1, 1, 1])]
+)
 def test_users_that_cannot_be_told_apart_are_refused(users: np.ndarray) -> None:
     with pytest.raises(jaxdp.UsageError, match="users"):
         group_by_user(RECORDS, users, records_per_user=2, rng=np.random.default_rng(0))
