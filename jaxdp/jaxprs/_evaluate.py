@@ -36,7 +36,8 @@ def evaluate(
     Returns:
         The values of `wanted`.
     """
-    env = dict(zip(jaxpr.constvars, jaxpr.consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
+    env = dict(zip(jaxpr.constvars, map(_as_array, jaxpr.consts), strict=True))
+    env |= dict(zip(jaxpr.invars, args, strict=True))
     known = known or {}
     env.update(known)
     eqns = jaxpr.eqns if eqns is None else eqns
@@ -45,6 +46,11 @@ def evaluate(
         outs = hook(eqn, [read(v) for v in eqn.invars])
         env.update({v: out for v, out in zip(eqn.outvars, outs, strict=True) if v not in known})
     return [read(v) for v in (jaxpr.outvars if wanted is None else wanted)]
+
+
+def _as_array(constant: Any) -> Any:
+    """JAX's own array of what it keeps of a constant: on their way back, rules of the user's own (`jax.custom_vjp`) index it."""
+    return constant if isinstance(constant, jax.Array) or not hasattr(constant, "__array__") else jnp.asarray(constant)
 
 
 def constant_value(jaxpr: JaxprParts, atom: Any) -> np.ndarray | None:

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.ode import odeint
 from models_to_clip import MODELS
 from oracle import distance, loop, losses_of, norm_of
 
@@ -507,5 +508,13 @@ def test_a_gradient_of_its_own_on_weights_in_a_loop_is_taken_of_each_step() -> N
     def loss(w: Any, x: Any) -> Any:
         cell = lambda h, row: (jnp.tanh(limited(w) @ h + row), None)
         return jnp.sum(jax.lax.scan(cell, jnp.zeros(6), x)[0])
+
+    assert_ghost_is_vmap(loss)
+
+
+def test_times_of_a_differential_equation_are_arrays_on_the_way_back() -> None:
+    def loss(w: Any, x: Any) -> Any:
+        flow = lambda h, t: jnp.tanh(w @ h)
+        return jnp.sum(jnp.square(odeint(flow, x[0], np.asarray([0.0, 0.5, 1.0], np.float32))))
 
     assert_ghost_is_vmap(loss)
