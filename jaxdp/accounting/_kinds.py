@@ -49,10 +49,14 @@ def as_counted(event: "DpEvent", accountant: str) -> "DpEvent | None":
         if isinstance(part, dp_event.RandomizedResponseDpEvent):
             copies += times
             return part if accountant != "pld" or copies <= MOST_COPIES else None
-        if isinstance(part, dp_event.PoissonSampledDpEvent | dp_event.RepeatAndSelectDpEvent):
+        if isinstance(part, dp_event.PoissonSampledDpEvent):
             inner = told(part.event, 1)
-            is_nothing = isinstance(part, dp_event.PoissonSampledDpEvent) and isinstance(inner, dp_event.NoOpDpEvent)
-            return inner if is_nothing else inner and part
+            if inner is None or isinstance(inner, dp_event.NoOpDpEvent):
+                return inner
+            return dp_event.PoissonSampledDpEvent(part.sampling_probability, inner)
+        if isinstance(part, dp_event.RepeatAndSelectDpEvent):
+            inner = told(part.event, 1)
+            return inner and dp_event.RepeatAndSelectDpEvent(inner, part.mean, part.shape)
         return part
 
     return told(event, 1)

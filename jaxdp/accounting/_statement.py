@@ -62,13 +62,15 @@ def statement(
         A few paragraphs of text, with ε by the RDP and the PLD accountant where both can account the run.
 
     Raises:
-        UsageError: for a delta out of range, more steps than the run has, or a ledger under another adjacency.
+        UsageError: for a delta out of range, more steps than the run has, or a ledger under another adjacency
+            or of another unit.
     """
     _checks.instance("run", run, StatedRun, "give a jaxdp.DPSGD")
     _checks.texts("notes", notes)
     _checks.one_of("accountant", accountant, ACCOUNTANTS)
     if spent_before is not None:
         _checks.instance("spent_before", spent_before, Ledger, "give a jaxdp.accounting.Ledger")
+        Ledger(adjacency=run.adjacency, unit=run.unit).check_like(spent_before)  # also of a run that has made no step
     made = run.steps if steps is None else _checks.whole("steps", steps, "give a number of the run's steps")
     unit, several = run.unit_in_words
     before = spent_before or Ledger(adjacency=run.adjacency)

@@ -12,6 +12,7 @@ from .. import _checks
 from .._errors import UsageError
 from .._types import Batch, LossFn, Params
 from ..jaxprs import for_cpus
+from ._apart import foreign_primitives
 from ._arithmetic import PRECISIONS, arithmetic_of
 from ._clip import ClippedSum, Clipping
 from ._inputs import (
@@ -31,6 +32,10 @@ from .ghost import Explanation, Traced, check_covered, explain, sum_by_ghost, tr
 from .rules import ClipRule, Flat, check_rule
 
 METHODS = ("auto", "ghost", "vmap")
+_AT_ONCE_IN_TURN = 64  # gradients that are kept of examples computed one after another, where the user doesn't say
+_IN_TURN = (
+    "which JAX itself doesn't have: its examples are computed one after another, and every gradient is materialised"
+)
 _FLAT = Flat()
 
 
@@ -111,7 +116,7 @@ class ClippedGrad:
         mask = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
         batch = jax.tree.map(jnp.asarray, batch)
         refuse_gradients_of_devices(params, (batch, shared, mask, rng), self.method)
-        check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng, self.num_examples)
+        check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng, self.num_examples, self.method)
         loss = self.trace(params, batch, shared, None if rng is None else example_keys(rng, 1))
         microbatch_size = self.usual_microbatch_size(loss, params, size)
 
@@ -155,9 +160,11 @@ class ClippedGrad:
         check_params(params)
         shared = self.check_shared(shared, check_batch(batch))
         batch = jax.tree.map(jnp.asarray, batch)
-        check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng, self.num_examples)
-        keys = None if rng is None else example_keys(rng, 1)
-        return explain(self._trace(params, batch, shared, keys).plan, params)
+        check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng, self.num_examples, self.method)
+        plan = self._trace(params, batch, shared, None if rng is None else example_keys(rng, 1)).plan
+        if others := foreign_primitives(plan.jaxpr):
+            raise UsageError(f"there is nothing to explain: the loss runs {', '.join(others)}, {_IN_TURN}")
+        return explain(plan, params)
 
     def check_shared(
         self, shared: tuple[Any, ...], size: int | None, call: str = "grad_fn(params, (X, Y))"
@@ -179,10 +186,18 @@ class ClippedGrad:
         return make_static(unwrap_shared(shared, sizes, call))
 
     def trace(self, params: Params, batch: Batch, shared: tuple[Any, ...], keys: Any) -> Traced | None:
-        """The loss as a jaxpr, whatever the batch's size; None for the method that needs none. `keys` may be a single one."""
+        """The loss as a jaxpr, whatever the batch's size; `keys` may be a single one.
+
+        None for the method that needs none, and where examples are computed one after another, by that method, since the loss
+        has primitives of which nobody knows that they keep examples apart.
+        """
         if self.method == "vmap":
             return None
         loss = self._trace(params, batch, shared, keys)
+        if others := foreign_primitives(loss.plan.jaxpr):
+            if self.strict:
+                raise UsageError(f"strict=True: the loss runs {', '.join(others)}, {_IN_TURN}")
+            return None
         if self.strict:
             check_covered(loss.plan, params)
         return loss
@@ -198,6 +213,8 @@ class ClippedGrad:
 
         Under "ghost" no more than whose sum, one product, rounding leaves near to what it is.
         """
+        if loss is None and self.method != "vmap" and self.microbatch_size is None:
+            return devices * _AT_ONCE_IN_TURN
         if self.microbatch_size is not None or loss is None:
             return self.microbatch_size or math.ceil(examples)
         if self.method != "auto":

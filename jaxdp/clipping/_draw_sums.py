@@ -236,7 +236,7 @@ class Summing:
     def _checked(self, params: Params, data: Any, shared: tuple[Any, ...], rng: Any) -> Traced | None:
         """The loss, traced, once it is seen that it can be clipped."""
         grad_fn = self.grad_fn
-        check_loss(grad_fn.loss_fn, grad_fn.has_aux, params, data, shared, rng, grad_fn.num_examples)
+        check_loss(grad_fn.loss_fn, grad_fn.has_aux, params, data, shared, rng, grad_fn.num_examples, grad_fn.method)
         return self._trace(params, data, shared, rng)
 
     def _size(self, loss: Traced | None, params: Params, positions: int) -> int:

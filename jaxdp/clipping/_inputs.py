@@ -13,16 +13,17 @@ from .. import _checks
 from .._errors import UsageError
 from .._types import Batch, Example, LossFn, Params
 from ..jaxprs import reads_any
-from ..jaxprs._jaxpr import Jaxpr, Literal, all_equations, parts_of, subjaxprs
+from ..jaxprs._jaxpr import Eqn, Jaxpr, Literal, all_equations, parts_of, subjaxprs
 from ..noise._copies import varying_axes
 from ..noise._keys import Domain, own_key
-from ._draws import refuse_draws_of_examples
+from ._apart import foreign_primitives, refuse_what_sees_others
 from ._static import unmake_static
 
 _AS_SHARED = (
     "hand over what isn't of the records, such as frozen weights, behind the data, as jaxdp.Shared(value): the loss gets it "
     "after the example"
 )
+_IN_TURN = 'give jaxdp.clipped_grad method="vmap", which then computes one example after another'
 _SHOWN = 3  # leaves of a batch, or records of a list, that a line can name
 _ROWS_OF_CHECK = 2  # of a batch of the self-check's, whose shapes say nothing of the user's
 
@@ -110,10 +111,12 @@ def check_loss(
     shared: tuple[Any, ...],
     rng: Key[Array, ""] | None,
     num_examples: int | None = None,
+    method: str = "vmap",
 ) -> None:
     """Refuse a loss that has effects, or doesn't return one floating-point scalar for one example (and a key, with `rng`).
 
-    Refuse one that closes over the batch, too, or, where a run says how many records it is of, over an array of so many rows.
+    Refuse one that closes over the batch, too, or, where a run says how many records it is of, over an array of so many rows; and
+    one by which examples could see each other, vectorised as `method` does.
     """
     if rng is not None:
         _checks.key(rng, "rng", of_noise=False)
@@ -139,11 +142,7 @@ def check_loss(
     first = shapes_of_row(batch)
     key = None if rng is None else jax.ShapeDtypeStruct(rng.shape, rng.dtype)
     jaxpr, out = jax.make_jaxpr(one_example, return_shape=True)(params, first, key, shared)
-    if jaxpr.effects:
-        raise UsageError(
-            f"the loss has effects ({', '.join(sorted(map(str, jaxpr.effects)))}): a callback or print would run on private "
-            "data, an unknown number of times; return the value as auxiliary data instead (has_aux=True)"
-        )
+    _refuse_effects(jaxpr)
     if has_aux:
         if not (isinstance(out, tuple) and len(out) == 2):
             raise UsageError(f"with has_aux=True the loss must return (loss, aux); it returned {type(out).__name__}")
@@ -162,15 +161,17 @@ def check_loss(
             "the loss doesn't depend on its parameters: their gradient is zero, and every step would be noise alone; compute it "
             "from loss_fn's first argument, not from a model or parameters that it closes over"
         )
+    others = foreign_primitives(jaxpr)
     programs = [jaxpr]
-    if any(eqn.primitive.name.startswith("custom_") for eqn in all_equations(jaxpr)):
+    if others or any(map(_has_its_own_gradient, all_equations(jaxpr))):
         gradient = jax.grad(one_example, has_aux=has_aux)  # in which alone their rules are seen
         programs.append(jax.make_jaxpr(gradient)(params, first, key, shared))
     sizes = [len(jax.tree.leaves(part)) for part in (params, first, (key, shared))]
     of_example = [i == 1 for i, size in enumerate(sizes) for _ in range(size)]
+    in_turn = None if method == "vmap" or others else _IN_TURN
     for program in programs:
-        _refuse_what_sees_several(program)
-        refuse_draws_of_examples(program, of_example)
+        _refuse_effects(program)
+        refuse_what_sees_others(program, of_example, in_turn)
         closed_over = [*_closed_over(program)]
         _refuse_closed_over_batch(closed_over, batch, of_a_run=num_examples is not None)
         if num_examples is not None and num_examples > 1:
@@ -217,22 +218,17 @@ def _are_records_of_a_user(example: Example) -> bool:
     return mask.dtype == jnp.bool_ and mask.ndim == 1 and all(leaf.shape[:1] == mask.shape for leaf in records)
 
 
-def _refuse_what_sees_several(jaxpr: Jaxpr) -> None:
-    """What is given a whole batch outside of JAX, or by a rule of its own, can't be seen to keep its examples apart."""
-    for eqn in all_equations(jaxpr):
-        name = eqn.primitive.name
-        if ("callback" in name or name == "ffi_call") and eqn.params.get("vmap_method") != "sequential":
-            calls = "calls a foreign function" if name == "ffi_call" else "calls back into Python"
-            raise UsageError(
-                f"the loss {calls} with several examples at once, and what it makes of them there can't be seen: compute it with "
-                "jax.numpy, or before, as a part of the data; jax.pure_callback or jax.ffi.ffi_call with "
-                "vmap_method='sequential' gets one example at a time"
-            )
-        if name == "custom_vmap_call":
-            raise UsageError(
-                "the loss has a function with a batching rule of its own (jax.custom_batching.custom_vmap), by which examples "
-                "could see each other: call the function without it, which jaxdp vectorises"
-            )
+def _has_its_own_gradient(eqn: Eqn) -> bool:
+    return eqn.primitive.name.startswith("custom_") or eqn.primitive.name == "linear_call"
+
+
+def _refuse_effects(jaxpr: Any) -> None:
+    if jaxpr.effects:
+        raise UsageError(
+            f"the loss has effects ({', '.join(sorted(map(str, jaxpr.effects)))}): a callback or print would run on private "
+            "data, an unknown number of times, and a sum over devices would be one over examples; return the value as auxiliary "
+            "data instead (has_aux=True)"
+        )
 
 
 def _refuse_closed_over_batch(closed_over: Sequence[Any], batch: Batch, *, of_a_run: bool) -> None:

@@ -8,6 +8,8 @@ from jaxtyping import Array, Key
 
 from .. import _checks
 from .._types import Batch, Example, LossFn, Params
+from ..jaxprs import vectorised
+from ._apart import foreign_primitives
 from ._clip import ClippedSum, Clipping, clip_and_sum
 from ._inputs import (
     check_batch,
@@ -16,6 +18,7 @@ from ._inputs import (
     example_keys,
     loss_of_example,
     refuse_gradients_of_devices,
+    shapes_of_row,
 )
 from ._reducer import Examples
 from ._shared import unwrap_shared
@@ -73,15 +76,19 @@ def per_example_values_and_grads(
     *,
     one_by_one: bool = False,
 ) -> tuple[Any, Any]:
-    """(losses [B] or (losses, aux), gradients [B, ...]) of a checked batch; `keys` is None or one key an example."""
+    """(losses [B] or (losses, aux), gradients [B, ...]) of a checked batch; `keys` is None or one key an example.
+
+    One example after another, too, where the loss has primitives of which nobody knows that they keep examples apart.
+    """
 
     def one_example(example: Example, key: Any) -> tuple[Any, Any]:
         loss = lambda params: loss_of_example(loss_fn, params, example, key, shared)
         return jax.value_and_grad(loss, has_aux=has_aux)(params)
 
-    if one_by_one:
+    row = shapes_of_row((batch, keys))
+    if one_by_one or foreign_primitives(jax.make_jaxpr(one_example)(*row)):
         return jax.lax.map(lambda row: one_example(*row), (batch, keys))
-    return jax.vmap(one_example)(batch, keys)
+    return vectorised(one_example, batch, keys)
 
 
 def sum_by_vmap(

@@ -224,7 +224,7 @@ def _print(
         value, order = found[name][0], orders[name]
         table.add_row(
             _NAMES[name] + (f", an upper bound in coarse steps of {coarse[name]:g}" if name in coarse else ""),
-            f"{value:.5f}" if isinstance(value, float) else f"{value:,}",
+            accounting.rounded_up(value, 5) if isinstance(value, float) else f"{value:,}",
             "" if order is None else f"{order:g}",
         )
     console.print(table)

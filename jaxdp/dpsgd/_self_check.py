@@ -137,7 +137,8 @@ class _Check:
         self._leaves, self._structure = jax.tree.flatten(data)
         batch = self._draw(_FLOATS[0], [2] * len(self._leaves))
         if before is None:
-            check_loss(grad_fn.loss_fn, grad_fn.has_aux, params, batch, shared, key, grad_fn.num_examples)
+            loss_fn, method = grad_fn.loss_fn, grad_fn.method
+            check_loss(loss_fn, grad_fn.has_aux, params, batch, shared, key, grad_fn.num_examples, method)
         self._loss = grad_fn.trace(params, batch, shared, self._keys())
         narrowest = 2.0**-23 if default_platform().products_are_float32 else 2.0**-10
         of_params = [float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(params)]
@@ -319,10 +320,10 @@ class _Check:
     def _refuse(self, leaves: Any, what: str) -> None:
         by_rules = replace(self._grad_fn, method="auto", strict=False)
         loss = by_rules.trace(self._params, self._draw(_FLOATS[0], [2] * len(self._leaves)), self._shared, self._keys())
-        assert loss is not None
-        report = explain(loss.plan, self._params)
-        lines = Explanation(tuple(report.leaves[i] for i in leaves))
-        names = ", ".join(f"params{line.name}" for line in lines.leaves)
+        paths = [path for path, _ in jax.tree.leaves_with_path(self._params)]
+        names = ", ".join(f"params{jax.tree_util.keystr(paths[i])}" for i in leaves)
+        report = () if loss is None else explain(loss.plan, self._params).leaves
+        lines = Explanation(tuple(report[i] for i in leaves)) if report else ""
         raise UsageError(
             f"self_check: on random examples of the data's shapes, the clipped gradient of {names} {what}: a rule of the clipped "
             "gradient is wrong for this loss, and epsilon would be false. Use the parameter in another way, or "

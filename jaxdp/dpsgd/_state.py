@@ -121,7 +121,7 @@ def check_accounted(state: TrainState, run: Run) -> None:
 
 
 def check_draws_go_on(state: TrainState) -> None:
-    """Refuse a state to begin with that has fewer draws than steps, as one put together: the steps to come would repeat them."""
+    """Refuse a state that has fewer draws than steps, as one put together: the steps to come would repeat them."""
     for name in ("noise_state", "rule_state"):
         part = getattr(state, name)
         count = _drawn(part) if isinstance(part, GaussianState | QuantileState) else None

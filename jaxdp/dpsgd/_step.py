@@ -286,8 +286,7 @@ class PrivateStep:
         if self._accounted is not None and all(map(operator.is_, _accounted(state), self._accounted)):
             return
         check_accounted(state, self.run)
-        if self._accounted is None:
-            check_draws_go_on(state)
+        check_draws_go_on(state)
         self._check_optimizer(state)
 
     def _check_optimizer(self, state: TrainState) -> None:

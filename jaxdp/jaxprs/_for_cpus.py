@@ -22,7 +22,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._platform import default_platform
-from ._convolutions import in_order
+from ._convolutions import in_order, with_less_before
 from ._evaluate import evaluate
 from ._jaxpr import (
     BROADCAST,
@@ -69,7 +69,10 @@ def _run(jaxpr: Jaxpr, args: Sequence[Any], spread: Iterable[Var], turned: Mappi
             return _with_arranged_bodies(eqn, values, are_spread)
         eqn, values = with_turned(eqn, values, turned)
         values = [_hidden(_made(v) if one else v) for v, one in zip(values, are_spread, strict=True)]
-        return [in_order(eqn, *values)] if eqn.primitive is CONV else bind(eqn, values)
+        if eqn.primitive is not CONV:
+            return bind(eqn, values)
+        eqn, values[0] = with_less_before(eqn, values[0])
+        return [in_order(eqn, *values)]
 
     return evaluate(parts, args, arranged)
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Key
 from .. import _checks
 from .._errors import UsageError
 from ..accounting._events import gaussian_event, repeated
+from ..accounting._reach import delta_left, missing_of
 from ..noise._copies import refuse_shared_key
 from ..noise._keys import Domain, own_key
 from ._discrete_gaussian import MARGIN, MOST_STEPS as MOST_OF_GAUSSIAN, discrete_gaussian
@@ -28,6 +29,8 @@ from ._inputs import checked_epsilon, checked_sensitivity, checked_shape, checke
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+
+_LARGE = 1e3  # a noise multiplier whose end takes hardly more than that of any larger one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +179,12 @@ class Gaussian:
         shape: tuple[int, ...] = (),
         integers: bool = False,
     ) -> "Gaussian":
-        """The least noise for which one release is (ε, δ)-differentially private.
+        """The least noise for which one release is (ε, δ)-differentially private, as it is drawn.
+
+        That drawn noise has an end takes a part of so small a δ that the noise is made larger for it.
+
+        Raises:
+            UsageError: for an argument out of range, and for a δ that no noise as it is drawn can keep, about 1e-18.
 
         References:
             Balle and Wang, "Improving the Gaussian mechanism for differential privacy", arXiv 1805.06530, theorem 8, as
@@ -185,8 +193,14 @@ class Gaussian:
         from dp_accounting import get_sigma_gaussian
 
         _checks.positive("epsilon", epsilon, "give the ε of one release, such as 1.0")
-        sigma = float(get_sigma_gaussian(float(epsilon), _checks.delta(delta)))
-        return cls(noise_multiplier=sigma * (1 + 1e-9), sensitivity=sensitivity, shape=shape, integers=integers)
+        of_endless = lambda left: float(get_sigma_gaussian(float(epsilon), left)) * (1 + 1e-9)
+        sigma = of_endless(_checks.delta(delta))
+        takes = lambda sigma: missing_of(gaussian_event(noise_multiplier=sigma), delta, "add_or_remove_one")
+        while takes(sigma) > delta / 2 and sigma < _LARGE:
+            sigma *= 1.01
+        left = delta_left(gaussian_event(noise_multiplier=sigma), delta, "add_or_remove_one")
+        sigma = max(sigma, of_endless(left))  # of which the end takes no more
+        return cls(noise_multiplier=sigma, sensitivity=sensitivity, shape=shape, integers=integers)
 
     @property
     def step(self) -> float:

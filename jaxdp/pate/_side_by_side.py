@@ -22,6 +22,8 @@ from jax.sharding import Mesh, PartitionSpec
 from .. import _checks
 from .._platform import default_device
 from .._processes import agree, gathered, several, versions
+from ..clipping._apart import refuse_what_sees_others
+from ..jaxprs import vectorised
 
 _ROOM = 0.5  # the part of a device's memory that teachers may fill
 _MOST = 256  # teachers on a device at once, however small they are
@@ -86,7 +88,8 @@ class SideBySide:
 
         def for_all(*own: Any) -> Any:
             if len(jax.tree.leaves(own)[0]) > 1:
-                return jax.vmap(self._fn)(*own)
+                self._refuse_what_sees_others(own)
+                return vectorised(self._fn, *own)
             return jax.tree.map(lambda leaf: leaf[None], self._fn(*jax.tree.map(lambda leaf: leaf[0], own)))
 
         number = max(count for count in range(1, len(self._devices) + 1) if at_once % count == 0)
@@ -94,6 +97,13 @@ class SideBySide:
             return jax.jit(for_all)
         by_teacher, mesh = PartitionSpec("teachers"), Mesh(np.array(self._devices[:number]), ("teachers",))
         return jax.jit(jax.shard_map(for_all, mesh=mesh, in_specs=by_teacher, out_specs=by_teacher, check_vma=False))
+
+    def _refuse_what_sees_others(self, own: tuple[Any, ...]) -> None:
+        """A teacher that has seen what is another's would vote by records that aren't its own."""
+        of_one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), own)
+        program = jax.make_jaxpr(self._fn)(*of_one)
+        everything = [True] * len(jax.tree.leaves(of_one))
+        refuse_what_sees_others(program, everything, "give at_once=1, one teacher after another")
 
     def _suitable(self, one: tuple[Any, ...]) -> int:
         """As many as the devices' memory takes, from what one teacher needs; on a CPU one a device."""

@@ -142,6 +142,17 @@ def test_no_numeric_type_changes_what_an_event_costs(kind: Any) -> None:
     assert event_epsilon(nested, delta=1e-5) == event_epsilon(plain, delta=1e-5)
 
 
+@pytest.mark.parametrize(
+    "around", [lambda e: dp.PoissonSampledDpEvent(0.1, e), lambda e: dp_event.RepeatAndSelectDpEvent(e, 4.0, 1.0)]
+)
+def test_what_was_made_no_time_costs_nothing_beside_others(around: Any) -> None:
+    beside = around(dp.ComposedDpEvent([GAUSSIAN, dp.SelfComposedDpEvent(GAUSSIAN, 0)]))
+    alone = around(GAUSSIAN)
+    for accountant in accountants_of(alone):
+        costs = [_cost(event, accountant, "add_or_remove_one") for event in (beside, alone)]
+        assert costs[0] == pytest.approx(costs[1]), accountant
+
+
 def test_numbers_that_are_none_are_refused_by_name() -> None:
     for event, name in (
         (dp.PoissonSampledDpEvent(1.5, GAUSSIAN), "sampling_probability"),

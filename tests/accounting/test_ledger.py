@@ -172,6 +172,8 @@ def test_a_budget_counts_what_was_spent_before() -> None:
     assert "used before, by: a mean" in text
     with pytest.raises(jaxdp.UsageError, match="under one adjacency"):
         run.with_noise_for(epsilon=2.0, delta=1e-5, ledger=Ledger(before.entries, "replace_one"))
+    with pytest.raises(jaxdp.UsageError, match="under one adjacency"):
+        run.statement(delta=1e-5, steps=0, spent_before=Ledger(before.entries, "replace_one"))
 
 
 def test_what_protects_examples_is_not_added_to_what_protects_users() -> None:
@@ -181,6 +183,7 @@ def test_what_protects_examples_is_not_added_to_what_protects_users() -> None:
         lambda: users.statement(delta=1e-5, spent_before=examples.ledger()),
         lambda: users.with_noise_for(epsilon=3.0, delta=1e-5, ledger=examples.ledger()),
         lambda: users.ledger().extend(examples.ledger()),
+        lambda: users.statement(delta=1e-5, steps=0, spent_before=examples.ledger()),  # before the first step, too
     ):
         with pytest.raises(jaxdp.UsageError, match="account both under one unit"):
             call()

@@ -150,6 +150,23 @@ def test_a_state_put_together_of_parameters_and_a_step_would_draw_the_same_noise
     step_of(RUN)(state, DATA)
 
 
+def test_a_state_put_together_of_what_was_there_before_training_would_draw_the_same_noise_again() -> None:
+    for run in (RUN, dataclasses.replace(RUN, rule=of_quantile(0.5, 0.2))):
+        step = step_of(run)
+        template, state = (step.init(jnp.zeros(3), jax.random.key(5)) for _ in range(2))
+        kept = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), (state.rule_state, state.noise_state))
+        state, _ = step.many(state, DATA, num_steps=3)
+        wrong = [template._replace(params=state.params, step=3), state._replace(noise_state=kept[1])]
+        if run.rule != RUN.rule:
+            wrong.append(state._replace(rule_state=kept[0]))
+        for each in wrong:
+            with pytest.raises(
+                jaxdp.UsageError, match="state.step=3, and its (noise|rule)_state has drawn for 0 steps"
+            ):
+                step(each, DATA)
+        step(state, DATA)
+
+
 of_quantile = lambda quantile, rate: Quantile(quantile=quantile, learning_rate=rate, count_noise=3.0)
 
 

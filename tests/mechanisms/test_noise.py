@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from dp_accounting import get_epsilon_gaussian
+from dp_accounting import get_epsilon_gaussian, get_sigma_gaussian
 from hypothesis import given, settings, strategies as st
 
 import jaxdp
 from jaxdp import _checks
+from jaxdp.accounting._reach import missing_of
 from jaxdp.mechanisms import Gaussian, Laplace
 from jaxdp.mechanisms._grid import ROUNDING, digit_thresholds, discrete_laplace, steps_of, sum_on_grid
 from jaxdp.mechanisms._inputs import checked_values
@@ -130,6 +131,23 @@ def test_a_release_is_the_float_nearest_to_the_exact_sum(value: float, power: in
 def test_calibrated_gaussian_noise_has_the_epsilon_that_was_asked_for() -> None:
     gaussian = Gaussian.calibrated(epsilon=0.7, delta=1e-6, sensitivity=5.0)
     assert 0.6999 < get_epsilon_gaussian(gaussian.noise_multiplier, 1e-6) <= 0.7
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(20.0, 1e-12), (1.0, 1e-15), (0.01, 1e-17)])
+def test_calibrated_gaussian_noise_keeps_its_delta_where_its_end_takes_a_part_of_it(
+    epsilon: float, delta: float
+) -> None:
+    gaussian = Gaussian.calibrated(epsilon=epsilon, delta=delta, sensitivity=1.0)
+    left = delta - missing_of(gaussian.event, delta, "add_or_remove_one")
+    assert left > 0
+    assert get_epsilon_gaussian(gaussian.noise_multiplier, left) <= epsilon
+    if delta == 1e-12:  # and would not at the noise of which one has the epsilon if it never ended
+        assert gaussian.noise_multiplier > 1.05 * get_sigma_gaussian(epsilon, delta)
+
+
+def test_a_delta_that_no_drawn_noise_keeps_is_refused() -> None:
+    with pytest.raises(jaxdp.UsageError, match="delta=1e-30 can't be kept"):
+        Gaussian.calibrated(epsilon=1.0, delta=1e-30, sensitivity=1.0)
 
 
 def test_leading_axes_are_releases_that_the_ledger_counts() -> None:

@@ -72,6 +72,22 @@ def test_how_many_train_at_once_changes_nothing_but_speed(at_once: int) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), together.params, alone.params)
 
 
+@pytest.mark.parametrize("kind", ["a callback", "a record's key"])
+def test_teachers_that_could_see_each_other_are_refused_side_by_side(kind: str) -> None:
+    def seen(image: Any, label: Any) -> Any:
+        if kind == "a callback":
+            return jax.pure_callback(np.asarray, image, image, vmap_method="expand_dims")
+        return image + jax.random.normal(jax.random.key(label, impl="rbg"), image.shape)
+
+    def of_one(params: Any, example: Any, rng: Any) -> Any:
+        image, label = example
+        return loss(params, (seen(jax.lax.stop_gradient(image), label), label), rng)
+
+    given = {"num_teachers": 2, "optimizer": OPTIMIZER, "epochs": 1, "batch_size": 4, "key": jax.random.key(1)}
+    with pytest.raises(jaxdp.UsageError, match="the loss (calls back|draws by a key)"):
+        jaxdp.pate.train_teachers(of_one, init, records(), **given, at_once=2)
+
+
 def test_a_record_teaches_one_teacher_and_no_other() -> None:
     inputs, labels = records()
     changed = inputs.copy()

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..._types import Params
-from ...jaxprs import evaluate, heads_outside_on_tpus
+from ...jaxprs import evaluate, heads_outside_on_tpus, vectorised
 from ...jaxprs._jaxpr import Eqn, Literal, Var, bind, is_cast
 from .._arithmetic import Arithmetic, rounded, rounded_on_its_way
 from .._clip import (
@@ -152,7 +153,7 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
         cotangents, gradients = pull(jnp.ones((), value.dtype))
         return outs, operands, cotangents, gradients
 
-    outs, *found, direct = jax.vmap(one)(batch)
+    outs, *found, direct = vectorised(one, batch)
     unrounded = _Factors(*found)
     read = [path for component in plan.components for path in component.rounded_paths(plan.arithmetic)]
 
@@ -183,7 +184,7 @@ def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
         uses = [outer_products(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
         return norm_of_sum(uses, component.square)
 
-    return jax.vmap(one)(*seen.factors.of(sites), seen.unrounded.of(sites))
+    return vectorised(one, *seen.factors.of(sites), seen.unrounded.of(sites))
 
 
 def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> list[_Kept]:
@@ -192,19 +193,19 @@ def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) 
     if component.direct:
         found = [seen.direct[source] for source in component.sources]
         found = cast_behind_barrier(found) if component.rearranged else found
-        pulled = jax.vmap(lambda parts: pull(dict(zip(component.sources, parts, strict=True))))(found)
+        pulled = vectorised(lambda parts: pull(dict(zip(component.sources, parts, strict=True))), found)
         kept = zip(component.anchors, cast_behind_barrier(pulled), strict=True)
         return [_Kept(anchor, [g], _the_only_one) for anchor, g in kept]
     factors, sites = seen.factors.of(component.sites), component.sites
     if len(sites) == 1 and component.anchors == component.sources:
-        pieces = _for_all_readers(plan, component, jax.vmap(functools.partial(_form, component))(*factors))
+        pieces = _for_all_readers(plan, component, vectorised(functools.partial(_form, component), *factors))
         return [_Kept(component.anchors[0], pieces, functools.partial(assemble, sites[0]))]
 
     def one(operands: list[Any], cotangents: list[Any]) -> list[Any]:
         each = [assemble(site, form_pieces(site, o, g)) for site, o, g in zip(sites, operands, cotangents, strict=True)]
         return pull(_by_source(component, each))
 
-    formed = _for_all_readers(plan, component, jax.vmap(one)(*factors))
+    formed = _for_all_readers(plan, component, vectorised(one, *factors))
     return [_Kept(anchor, [g], _the_only_one) for anchor, g in zip(component.anchors, formed, strict=True)]
 
 
@@ -292,7 +293,12 @@ def _pull(
 
     values = list(_values(plan, static, anchors).values())
     shapes, pull = jax.vjp(sources, [v.astype(jnp.float32) for v in values] if rearranged else values)
-    return pull([part.reshape(s.shape).astype(s.dtype) for part, s in zip(parts, shapes, strict=True)])[0]
+    as_given = lambda part, like: (
+        part.reshape(like.shape).astype(like.dtype)
+        if jnp.issubdtype(like.dtype, jnp.inexact)
+        else np.zeros(like.shape, jax.dtypes.float0)
+    )
+    return pull([as_given(part, like) for part, like in zip(parts, shapes, strict=True)])[0]
 
 
 def _values(plan: Plan, static: Sequence[Any], wanted: Sequence[Var]) -> dict[Var, Any]:

@@ -1,0 +1,79 @@
+"""Whether a vectorised program keeps its examples apart: none may see what another one has.
+
+`jax.vmap` runs each primitive by its batching rule. JAX's own rules keep examples apart, but for those that hand a whole batch
+to somebody else: to Python, to a foreign function, to a rule that the user has written. Of another library's primitives, and of
+those of `jax.experimental.hijax`, nothing is known: Equinox's `unvmap_any` is the "any" of all examples together, and by it a
+check that one of them fails fails for all.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from jax.extend.core import Primitive
+
+from .._errors import UsageError
+from ..jaxprs._jaxpr import Eqn, Jaxpr, all_equations
+from ._draws import refuse_draws_of_examples
+
+
+def refuse_what_sees_others(jaxpr: Jaxpr, of_example: Sequence[bool], in_turn: str | None) -> None:
+    """Refuse a program that, vectorised, may let an example see others.
+
+    Args:
+        jaxpr: of the loss of one example, or its gradient, or of all that one copy computes.
+        of_example: of each input, whether it is of the example.
+        in_turn: what to do for examples to be computed one after another, where nothing is known of a primitive; None where
+            they are.
+
+    Raises:
+        UsageError: naming what may.
+    """
+    for eqn in all_equations(jaxpr):
+        _refuse_what_is_given_several(eqn)
+    others = foreign_primitives(jaxpr)
+    if in_turn is not None and others:
+        raise UsageError(
+            f"the loss runs {', '.join(others)}, which JAX itself doesn't have, and by whose own rule for a batch examples could "
+            f"see each other: compute it with jax.numpy, or {in_turn}"
+        )
+    refuse_draws_of_examples(jaxpr, of_example)
+
+
+def foreign_primitives(jaxpr: Jaxpr) -> list[str]:
+    """The names of those that a program runs and that aren't JAX's own, or are and run a class that a user has written."""
+    eqns = [*all_equations(jaxpr)]
+    others = {eqn.primitive for eqn in eqns} - _of_jax()
+    return sorted({*(primitive.name for primitive in others), *(eqn.primitive.name for eqn in eqns if is_hijax(eqn))})
+
+
+def is_hijax(eqn: Eqn) -> bool:
+    """Whether an equation is one of `jax.experimental.hijax`, of which no jaxpr says what it runs."""
+    return "_prim" in eqn.params
+
+
+def _of_jax() -> set[Primitive]:
+    """All that JAX's modules, as far as they are loaded, have by name."""
+    modules = [module for name, module in list(sys.modules.items()) if name.split(".", 1)[0] == "jax"]
+    return {value for module in modules for value in list(vars(module).values()) if isinstance(value, Primitive)}
+
+
+def _refuse_what_is_given_several(eqn: Eqn) -> None:
+    name = eqn.primitive.name
+    if ("callback" in name or name == "ffi_call") and eqn.params.get("vmap_method") != "sequential":
+        calls = "calls a foreign function" if name == "ffi_call" else "calls back into Python"
+        raise UsageError(
+            f"the loss {calls} with several examples at once, and what it makes of them there can't be seen: compute it with "
+            "jax.numpy, or before, as a part of the data; jax.pure_callback or jax.ffi.ffi_call with "
+            f"vmap_method='sequential' gets one example at a time{_OF_EQUINOX if 'equinox' in sys.modules else ''}"
+        )
+    if name == "custom_vmap_call":
+        raise UsageError(
+            "the loss has a function with a batching rule of its own (jax.custom_batching.custom_vmap), by which examples "
+            "could see each other: call the function without it, which jaxdp vectorises"
+        )
+
+
+_OF_EQUINOX = (
+    '; of Equinox\'s own checks (eqx.error_if, as Diffrax has them) take those that make NaN (on_error="nan", or the environment '
+    'variable EQX_ON_ERROR=nan before Python starts), and method="vmap"'
+)

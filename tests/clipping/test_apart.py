@@ -1,0 +1,177 @@
+"""Examples that are vectorised see nothing of each other: by no batching rule, no rule of differentiation, and no NaN."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import equinox
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+import jaxdp
+from jaxdp.clipping._clipped_grad import METHODS
+
+W = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32)
+X = jnp.asarray(np.random.default_rng(1).normal(size=(4, 5)), jnp.float32)
+
+
+def loss(w: Any, x: Any) -> Any:
+    return jnp.sum(jnp.square(jnp.tanh(x @ w)))
+
+
+minus_mean = Primitive("minus_mean")  # of one value it is that value, less what those beside it are on average
+minus_mean.def_impl(lambda x: x)
+minus_mean.def_abstract_eval(lambda aval: aval)
+mlir.register_lowering(minus_mean, mlir.lower_fun(lambda x: x, multiple_results=False))
+batching.primitive_batchers[minus_mean] = lambda args, axes: (
+    args[0] - jnp.mean(args[0], axes[0], keepdims=True),
+    axes[0],
+)
+
+
+def by_a_rule(**how: Any) -> Callable[[Any], Any]:
+    same = jax.custom_vjp(lambda w: w)
+    same.defvjp(lambda w: (w, w), lambda w, g: (jnp.where(w > 0, g, minus_mean.bind(g) * 2),), **how)
+    return same
+
+
+@pytest.mark.parametrize(
+    "of_one",
+    [
+        lambda w, x: loss(w, minus_mean.bind(x)),
+        lambda w, x: jax.lax.cond(x[0] > 0, lambda: loss(w, minus_mean.bind(x)), lambda: loss(w, x)),
+        lambda w, x: loss(w, equinox.error_if(x, x[0] > 3, "too large", on_error="nan")),
+    ],
+    ids=["itself", "in a branch", "equinox"],
+)
+def test_what_a_primitive_of_another_library_makes_of_a_batch_is_computed_for_one_after_another(of_one: Any) -> None:
+    params, batch = W, X.at[2, 0].set(4.0)
+    expected = [jaxdp.clipped_grad(of_one, clip_norm=0.5)(params, batch[i : i + 1]) for i in range(4)]
+    for method in METHODS:
+        out = jax.jit(jaxdp.clipped_grad(of_one, clip_norm=0.5, method=method))(params, batch)
+        np.testing.assert_allclose(out.norms, [each.norms[0] for each in expected], rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(out.grads, sum(each.grads for each in expected), rtol=1e-4, atol=1e-6)
+    each = jaxdp.per_example_grads(of_one)(params, batch)
+    np.testing.assert_allclose(
+        np.linalg.norm(each.reshape(4, -1), axis=1), [one.norms[0] for one in expected], rtol=1e-5, atol=1e-4
+    )
+    clipped = jaxdp.clipped_grad(of_one, clip_norm=0.5)
+    with pytest.raises(jaxdp.UsageError, match="nothing to explain: the loss runs (minus_mean|unvmap_any)"):
+        clipped.explain(params, batch)
+    with pytest.raises(jaxdp.UsageError, match="strict=True: the loss runs (minus_mean|unvmap_any)"):
+        replace(clipped, strict=True)(params, batch)
+
+
+def test_a_step_of_such_a_loss_checks_itself_and_is_made() -> None:
+    run = jaxdp.DPSGD(num_examples=4, expected_batch_size=4, steps=2, clip_norm=0.5, noise_multiplier=1.0)
+    step = run.make_step(lambda w, x: loss(w, minus_mean.bind(x)), optax.sgd(0.1))
+    plain = run.make_step(loss, optax.sgd(0.1))
+    found, expected = (each(each.init(W, jax.random.key(0)), X)[0].params for each in (step, plain))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_one_that_only_a_rule_of_differentiation_has_is_refused_or_computed_for_one_after_another() -> None:
+    hidden = lambda w, x: loss(by_a_rule()(w), x)
+    for method in ("auto", "ghost"):
+        with pytest.raises(jaxdp.UsageError, match='runs minus_mean, which JAX itself.*method="vmap"'):
+            jaxdp.clipped_grad(hidden, clip_norm=0.5, method=method)(W, X)
+    one_by_one = [jax.grad(hidden)(W, x) for x in X]
+    np.testing.assert_allclose(jaxdp.per_example_grads(hidden)(W, X), jnp.stack(one_by_one), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="JAX has no such rules")
+def test_a_rule_that_jax_keeps_as_a_class_is_not_vectorised() -> None:
+    hidden = lambda w, x: loss(by_a_rule(generic_batching=True)(w), x)
+    expected = jnp.stack([jax.grad(hidden)(W, x) for x in X])
+    for method in METHODS:
+        out = jaxdp.clipped_grad(hidden, clip_norm=1e6, method=method)(W, X)
+        np.testing.assert_allclose(out.grads, jnp.sum(expected, axis=0), rtol=1e-4, atol=1e-6)
+
+
+def prints(w: Any) -> Any:
+    printing = jax.custom_vjp(lambda w: w)
+
+    def backward(_: None, g: Any) -> tuple[Any]:
+        jax.debug.print("{}", g)
+        return (g,)
+
+    printing.defvjp(lambda w: (w, None), backward)
+    return printing(w)
+
+
+def adds_up(w: Any) -> Any:
+    added = jax.custom_vjp(lambda w: w)
+    added.defvjp(lambda w: (w, None), lambda _, g: (jax.lax.psum(g, "shards"),))
+    return added(w)
+
+
+def averages(w: Any) -> Any:
+    averaged = jax.custom_jvp(lambda w: w)
+    averaged.defjvp(lambda primals, tangents: (primals[0], jax.lax.pmean(tangents[0], "shards")))
+    return averaged(w)
+
+
+@pytest.mark.parametrize("rule", [prints, adds_up, averages])
+@pytest.mark.parametrize("method", METHODS)
+def test_effects_that_only_a_rule_of_differentiation_has_are_refused(rule: Any, method: str) -> None:
+    clipped = jaxdp.clipped_grad(lambda w, x: loss(rule(w), x), clip_norm=0.5, method=method)
+    with pytest.raises(jaxdp.UsageError, match="the loss has effects"):
+        jax.vmap(lambda batch: clipped(W, batch).grads, axis_name="shards")(jnp.stack([X, X]))
+
+
+def convolved(groups: int) -> dict[str, Callable[[Any, Any], Any]]:
+    """Losses of which some convolution has a kernel of each example's own."""
+    numbers = ("NHWC", "HWIO", "NHWC")
+
+    def convolution(w: Any, x: Any, padding: Any = "SAME") -> Any:
+        out = jax.lax.conv_general_dilated(
+            x[None], w, (1, 1), padding, feature_group_count=groups, dimension_numbers=numbers
+        )
+        return jnp.sum(jnp.tanh(out))
+
+    return {
+        "itself": convolution,
+        "in a branch": lambda w, x: jax.lax.cond(
+            jnp.sum(x[:1]) > 0, lambda: convolution(w, x), lambda: convolution(w, -x)
+        ),
+        "with a kernel by the example": lambda w, x: convolution(w * jnp.mean(x), x),
+        "with padding that takes away": lambda w, x: convolution(w, x, [(-1, 1), (0, 0)]),
+        "after a step of its own": lambda w, x: convolution(w - 0.1 * jax.grad(convolution)(w, x), x),
+    }
+
+
+def slow_but(quick: bool, *values: Any) -> Any:
+    return pytest.param(*values, marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("groups", "name", "dtype"),
+    [
+        slow_but((groups, name, dtype) == (2, "in a branch", "float32"), groups, name, dtype)
+        for groups in (1, 2)
+        for name in convolved(1)
+        for dtype in ("float32", "float64")
+    ],
+)
+def test_an_example_that_is_not_finite_contributes_nothing_and_takes_nothing_away(
+    groups: int, name: str, dtype: str
+) -> None:
+    of_one, rng = convolved(groups)[name], np.random.default_rng(0)
+    with jax.enable_x64(dtype == "float64"):
+        w = jnp.asarray(rng.normal(size=(3, 3, 2 // groups, 4)), dtype)
+        batch = jnp.asarray(np.broadcast_to(rng.normal(size=(6, 6, 2)), (8, 6, 6, 2)), dtype)
+        seven = jnp.arange(8) < 7
+        for method in ("auto", "vmap"):
+            clipped = jax.jit(jaxdp.clipped_grad(of_one, clip_norm=1.0, method=method))
+            expected = clipped(w, batch, mask=seven).grads
+            assert jnp.linalg.norm(jnp.ravel(expected)) > 1
+            for wrong in (jnp.nan, jnp.inf, 3e38 * jnp.sign(batch[0])):
+                for mask in (seven, jnp.ones(8, bool)):
+                    found = clipped(w, batch.at[7].set(wrong), mask=mask).grads
+                    moved = jnp.linalg.norm(jnp.ravel(found - expected))
+                    assert moved <= (1 + 1e-5 if mask[7] else 1e-5), (method, wrong)
