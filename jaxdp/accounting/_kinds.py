@@ -45,7 +45,12 @@ def as_counted(event: "DpEvent", accountant: str) -> "DpEvent | None":
             return dp_event.ComposedDpEvent([inner] * part.count)
         if isinstance(part, dp_event.ComposedDpEvent):
             parts = [each for each in (told(each, times) for each in part.events) if each is not None]
-            return dp_event.ComposedDpEvent(parts) if len(parts) == len(part.events) else None
+            if len(parts) < len(part.events):
+                return None
+            some = [each for each in parts if not isinstance(each, dp_event.NoOpDpEvent)]
+            if len(some) > 1 or len(some) == len(parts):
+                return dp_event.ComposedDpEvent(some)
+            return (some or parts)[0]
         if isinstance(part, dp_event.RandomizedResponseDpEvent):
             copies += times
             return part if accountant != "pld" or copies <= MOST_COPIES else None

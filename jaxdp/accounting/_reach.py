@@ -112,14 +112,19 @@ def _odds(rate: float) -> float:
     return 1.0 if rate >= 0.5 else rate / (1 - rate)
 
 
-def _beyond_normal(moved: float, sigma: float) -> float:
+def end_of_gaussian(sigma: float, delta: float, values: int) -> float:
+    """What the noise's end takes of δ in one release of so many values, of sensitivity 1 under noise of σ."""
+    return _beyond_normal(1.0, sigma, values) + delta * values * 2.0**-60
+
+
+def _beyond_normal(moved: float, sigma: float, values: int = MOST_VALUES) -> float:
     """b, for a record that moves a sum by `moved`, under noise of standard deviation `sigma`; 1 where there is no bound."""
     if moved == 0 or sigma == 0:  # nothing to show; no privacy, as the accountants say
         return 0.0
     left = LARGEST_NORMAL - moved / sigma
     if left <= math.sqrt(3):
         return 1.0
-    spread = math.sqrt(MOST_VALUES) * LARGEST_NORMAL * math.exp(-(LARGEST_NORMAL**2) / 2) * moved / sigma
+    spread = math.sqrt(values) * LARGEST_NORMAL * math.exp(-(LARGEST_NORMAL**2) / 2) * moved / sigma
     return min(1.0, math.exp(-(left**2) / 2) + spread)
 
 

@@ -75,5 +75,5 @@ def _refuse_what_is_given_several(eqn: Eqn) -> None:
 
 _OF_EQUINOX = (
     '; of Equinox\'s own checks (eqx.error_if, as Diffrax has them) take those that make NaN (on_error="nan", or the environment '
-    'variable EQX_ON_ERROR=nan before Python starts), and method="vmap"'
+    "variable EQX_ON_ERROR=nan before Python starts)"
 )

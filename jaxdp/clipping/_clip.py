@@ -24,6 +24,7 @@ from .rules import ClipRule, Groups
 from .rules._rule import ROUND_DOWN
 
 _BLOCK = 64  # examples that are added up one upon another
+_SMALLEST_FACTOR = 2.0**-126  # below which few bits of one are left, on a device that has such numbers at all
 _SMALL = 4096  # entries of a leaf; copying them costs less than an operation of their own
 
 
@@ -90,7 +91,8 @@ class Clipping:
         factors = []
         for upper, share in zip(uppers, self.groups.shares, strict=True):
             limit = jnp.float32(self.clip_norm) * jnp.float32(share if share == 1 else share * ROUND_DOWN)
-            factors.append(jnp.where(usable, self.rule.factors(upper, limit), 0))
+            found = self.rule.factors(upper, limit)
+            factors.append(jnp.where(usable & (found >= _SMALLEST_FACTOR), found, 0))
         return usable, factors
 
 

@@ -224,12 +224,19 @@ def _print(
         value, order = found[name][0], orders[name]
         table.add_row(
             _NAMES[name] + (f", an upper bound in coarse steps of {coarse[name]:g}" if name in coarse else ""),
-            accounting.rounded_up(value, 5) if isinstance(value, float) else f"{value:,}",
+            _shown(quantity, value),
             "" if order is None else f"{order:g}",
         )
     console.print(table)
     console.print("For a run that is executed exactly so:\n")
     say(console, statement)
+
+
+def _shown(quantity: str, value: float) -> str:
+    """Noise in five digits that are enough of it."""
+    if quantity == "noise_multiplier":
+        return accounting.rounded_up(value, 5)
+    return f"{value:.5f}" if isinstance(value, float) else f"{value:,}"
 
 
 def _why_not(refusal: UsageError | None) -> str:

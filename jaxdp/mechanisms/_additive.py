@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 from .. import _checks
 from .._errors import UsageError
 from ..accounting._events import gaussian_event, repeated
-from ..accounting._reach import delta_left, missing_of
+from ..accounting._reach import end_of_gaussian
 from ..noise._copies import refuse_shared_key
 from ..noise._keys import Domain, own_key
 from ._discrete_gaussian import MARGIN, MOST_STEPS as MOST_OF_GAUSSIAN, discrete_gaussian
@@ -194,12 +194,16 @@ class Gaussian:
 
         _checks.positive("epsilon", epsilon, "give the ε of one release, such as 1.0")
         of_endless = lambda left: float(get_sigma_gaussian(float(epsilon), left)) * (1 + 1e-9)
+        takes = lambda sigma: end_of_gaussian(sigma, delta, math.prod(checked_shape(shape)))
         sigma = of_endless(_checks.delta(delta))
-        takes = lambda sigma: missing_of(gaussian_event(noise_multiplier=sigma), delta, "add_or_remove_one")
         while takes(sigma) > delta / 2 and sigma < _LARGE:
             sigma *= 1.01
-        left = delta_left(gaussian_event(noise_multiplier=sigma), delta, "add_or_remove_one")
-        sigma = max(sigma, of_endless(left))  # of which the end takes no more
+        if takes(sigma) > delta / 2:
+            raise UsageError(
+                f"delta={delta:g} can't be kept by noise as it is drawn, which ends: outputs beyond, which one neighbour alone "
+                "can produce, have a greater probability: give a larger delta"
+            )
+        sigma = max(sigma, of_endless(delta - takes(sigma)))  # of which the end takes no more
         return cls(noise_multiplier=sigma, sensitivity=sensitivity, shape=shape, integers=integers)
 
     @property

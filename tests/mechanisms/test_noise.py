@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 import jaxdp
 from jaxdp import _checks
-from jaxdp.accounting._reach import missing_of
+from jaxdp.accounting._reach import end_of_gaussian
 from jaxdp.mechanisms import Gaussian, Laplace
 from jaxdp.mechanisms._grid import ROUNDING, digit_thresholds, discrete_laplace, steps_of, sum_on_grid
 from jaxdp.mechanisms._inputs import checked_values
@@ -138,7 +138,7 @@ def test_calibrated_gaussian_noise_keeps_its_delta_where_its_end_takes_a_part_of
     epsilon: float, delta: float
 ) -> None:
     gaussian = Gaussian.calibrated(epsilon=epsilon, delta=delta, sensitivity=1.0)
-    left = delta - missing_of(gaussian.event, delta, "add_or_remove_one")
+    left = delta - end_of_gaussian(gaussian.noise_multiplier, delta, 1)
     assert left > 0
     assert get_epsilon_gaussian(gaussian.noise_multiplier, left) <= epsilon
     if delta == 1e-12:  # and would not at the noise of which one has the epsilon if it never ended

@@ -32,6 +32,10 @@ _HELD_BACK = (
     "The records held back to evaluate on are not protected either: what is measured on them is without noise, which is why "
     f"it is in the folder {PRIVATE}/."
 )
+_BY_PLACES = (
+    " Which ones they are follows from how many records there are in all; what is promised is of the records trained on, as "
+    "between data sets that have the same ones held back."
+)
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,7 @@ class Results:
                 _chosen_for(self.plan.budget, self.plan.accountant, with_ledger=bool(self.spent_before.entries))
             )
         if not self.problem.public_test:
-            notes.append(_HELD_BACK)
+            notes.append(_HELD_BACK + (_BY_PLACES if self.options.holdout else ""))
         if self.options.audit_canaries is not None:
             notes.append(_canaries(self.options.audit_canaries, self.options.canaries))
         notes += in_words(self.options, summary, run.steps)
@@ -180,6 +184,7 @@ def _canaries(number: int, kind: str) -> str:
     return (
         f"{number} of the training examples, chosen at random, {became.get(kind, 'became others, of a file')}, and a fair coin "
         "kept each of them out or left it in: canaries, from which jaxdp audit finds a lower bound on epsilon. They were drawn, "
-        "clipped and counted as all others, those kept out with gradients of zero. Who they are, and the coins, is in the folder "
+        "clipped and counted as all others, those kept out with gradients of zero. Where one example more would make another one "
+        "a canary, or none, the promise is of the same examples as canaries. Who they are, and the coins, is in the folder "
         f"{PRIVATE}/."
     )
