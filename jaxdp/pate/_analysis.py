@@ -91,10 +91,16 @@ class Report:
 
     def in_words(self) -> str:
         """The three figures, and which of them may be published."""
+        counted = ""
+        if self.answered < self.asked:
+            counted = (
+                " It counts the answers that there were, a number that came out of the votes: what might have come out, a budget "
+                "set before bounds (jaxdp.pate.within_budget)."
+            )
         lines = [
             f"{self.answered:,} of {self.asked:,} queries answered, δ = {self.delta:g}.",
             f"Data-independent: ε = {accounting.rounded_up(self.data_independent.epsilon)} (RDP), "
-            f"{accounting.rounded_up(self.data_independent_pld.epsilon)} (PLD). Safe to publish.",
+            f"{accounting.rounded_up(self.data_independent_pld.epsilon)} (PLD). Safe to publish.{counted}",
             f"Data-dependent: ε = {accounting.rounded_up(self.data_dependent.epsilon)}. Private: it tells how much the teachers "
             "agreed.",
             f"All of it holds where one record decides no more than one of the {self.teachers:,} teachers' votes on each query.",
