@@ -19,20 +19,19 @@ from ._jaxpr import CONV, Eqn, Jaxpr, all_equations, bind, parts_of, replace_sub
 
 def vectorised(fn: Callable[..., Any], *args: Any) -> Any:
     """`jax.vmap(fn)(*args)`, over the first axis of each leaf; `fn` is differentiated no more."""
-    of_one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), args)
-    jaxpr, out = trace(fn, *of_one)
-    if not _has_one_to_map(jaxpr):
-        return jax.vmap(fn)(*args)
-    return jax.tree.unflatten(
-        jax.tree.structure(out), jax.vmap(lambda *leaves: _run(jaxpr, leaves))(*jax.tree.leaves(args))
-    )
+
+    def of_one(*own: Any) -> Any:
+        jaxpr, out = trace(fn, *own)
+        return jax.tree.unflatten(jax.tree.structure(out), _run(jaxpr, jax.tree.leaves(own)))
+
+    return jax.vmap(of_one)(*args)
 
 
 def _run(jaxpr: Jaxpr, args: Sequence[Any]) -> list[Any]:
     def apart(eqn: Eqn, values: list[Any]) -> list[Any]:
         if _is_to_map(eqn):
             return [_convolution(eqn)(*values)]
-        if any(map(_has_one_to_map, subjaxprs(eqn))):
+        if any(_is_to_map(inner) for body in subjaxprs(eqn) for inner in all_equations(body)):
             return bind(replace_subjaxprs(eqn, lambda body, *args: _run(body, args)), values)
         return bind(eqn, values)
 
@@ -50,10 +49,6 @@ def _convolution(eqn: Eqn) -> Callable[[jax.Array, jax.Array], jax.Array]:
         return jax.vmap(lambda *both: bind(eqn, list(both))[0], in_axes=axes)(inputs, kernel), True
 
     return convolution
-
-
-def _has_one_to_map(jaxpr: Jaxpr) -> bool:
-    return any(map(_is_to_map, all_equations(jaxpr)))
 
 
 def _is_to_map(eqn: Eqn) -> bool:

@@ -184,7 +184,7 @@ def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
         uses = [outer_products(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
         return norm_of_sum(uses, component.square)
 
-    return vectorised(one, *seen.factors.of(sites), seen.unrounded.of(sites))
+    return jax.vmap(one)(*seen.factors.of(sites), seen.unrounded.of(sites))
 
 
 def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> list[_Kept]:
@@ -193,19 +193,19 @@ def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) 
     if component.direct:
         found = [seen.direct[source] for source in component.sources]
         found = cast_behind_barrier(found) if component.rearranged else found
-        pulled = vectorised(lambda parts: pull(dict(zip(component.sources, parts, strict=True))), found)
+        pulled = jax.vmap(lambda parts: pull(dict(zip(component.sources, parts, strict=True))))(found)
         kept = zip(component.anchors, cast_behind_barrier(pulled), strict=True)
         return [_Kept(anchor, [g], _the_only_one) for anchor, g in kept]
     factors, sites = seen.factors.of(component.sites), component.sites
     if len(sites) == 1 and component.anchors == component.sources:
-        pieces = _for_all_readers(plan, component, vectorised(functools.partial(_form, component), *factors))
+        pieces = _for_all_readers(plan, component, jax.vmap(functools.partial(_form, component))(*factors))
         return [_Kept(component.anchors[0], pieces, functools.partial(assemble, sites[0]))]
 
     def one(operands: list[Any], cotangents: list[Any]) -> list[Any]:
         each = [assemble(site, form_pieces(site, o, g)) for site, o, g in zip(sites, operands, cotangents, strict=True)]
         return pull(_by_source(component, each))
 
-    formed = _for_all_readers(plan, component, vectorised(one, *factors))
+    formed = _for_all_readers(plan, component, jax.vmap(one)(*factors))
     return [_Kept(anchor, [g], _the_only_one) for anchor, g in zip(component.anchors, formed, strict=True)]
 
 
