@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
+from convolved import convolved
 from models_to_clip import MODELS
 from oracle import distance, loop, norm_of
 from recorded import a_run, problem, violations
@@ -58,6 +59,37 @@ def test_any_model_is_clipped_by_the_numbers_that_the_device_adds_up(
     assert max(alone) <= clip_norm * (1 + 1e-6)
     for length, norm in zip(alone, np.asarray(norms)[MASK], strict=True):
         assert length >= (1 - 2 * near) * min(norm, clip_norm)
+
+
+def assert_nothing_is_taken_from_others(loss: Any, method: str, params: Any, batch: Any, *, precision: str) -> None:
+    """Where the third example isn't finite: masked it contributes nothing, and drawn no more than the clip norm."""
+    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=1.0, method=method, precision=precision))
+    size = jax.tree.leaves(batch)[0].shape[0]
+    others = np.arange(size) != 2
+    expected = grad_fn(params, batch, mask=others).grads
+    for value in (np.nan, np.inf, -3e38):
+        spoilt = lambda leaf, value=value: leaf.at[2].set(value) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+        wrong = jax.tree.map(spoilt, jax.tree.map(jnp.asarray, batch))
+        assert distance(grad_fn(params, wrong, mask=others).grads, expected) <= 1e-4, value
+        assert distance(grad_fn(params, wrong, mask=np.ones(size, bool)).grads, expected) <= 1 + 1e-4, value
+
+
+@pytest.mark.parametrize("precision", ["auto", "float32"])
+@pytest.mark.parametrize(
+    ("name", "method"), [*((name, "ghost") for name in sorted(MODELS)), *((name, "vmap") for name in FEW)]
+)
+def test_an_example_that_is_not_finite_takes_nothing_from_others(name: str, method: str, precision: str) -> None:
+    loss, params, batch = MODELS[name]()
+    assert_nothing_is_taken_from_others(loss, method, params, batch, precision=precision)
+
+
+@pytest.mark.parametrize("method", ["auto", "vmap"])
+@pytest.mark.parametrize(("groups", "name"), [(groups, name) for groups in (1, 2) for name in convolved(1)])
+def test_nor_does_one_whose_kernel_is_its_own(groups: int, name: str, method: str) -> None:
+    rng = np.random.default_rng(0)
+    w = jnp.asarray(rng.normal(size=(3, 3, 2 // groups, 4)), jnp.float32)
+    batch = jnp.asarray(rng.normal(size=(8, 6, 6, 2)), jnp.float32)
+    assert_nothing_is_taken_from_others(convolved(groups)[name], method, w, batch, precision="auto")
 
 
 @pytest.mark.parametrize("scheme", [{}, {"adjacency": "replace_one"}, {"rule": jaxdp.clipping.PerGroup()}])

@@ -6,6 +6,7 @@ those of `jax.experimental.hijax`, nothing is known: Equinox's `unvmap_any` is t
 check that one of them fails fails for all.
 """
 
+import functools
 import sys
 from collections.abc import Sequence
 
@@ -41,20 +42,21 @@ def refuse_what_sees_others(jaxpr: Jaxpr, of_example: Sequence[bool], in_turn: s
 
 def foreign_primitives(jaxpr: Jaxpr) -> list[str]:
     """The names of those that a program runs and that aren't JAX's own, or are and run a class that a user has written."""
-    eqns = [*all_equations(jaxpr)]
-    others = {eqn.primitive for eqn in eqns} - _of_jax()
-    return sorted({*(primitive.name for primitive in others), *(eqn.primitive.name for eqn in eqns if is_hijax(eqn))})
+    return sorted(
+        {eqn.primitive.name for eqn in all_equations(jaxpr) if _is_hijax(eqn) or not _is_jaxs_own(eqn.primitive)}
+    )
 
 
-def is_hijax(eqn: Eqn) -> bool:
-    """Whether an equation is one of `jax.experimental.hijax`, of which no jaxpr says what it runs."""
+def _is_hijax(eqn: Eqn) -> bool:
+    """Whether an equation runs a class of `jax.experimental.hijax`, of which no jaxpr says what it does."""
     return "_prim" in eqn.params
 
 
-def _of_jax() -> set[Primitive]:
-    """All that JAX's modules, as far as they are loaded, have by name."""
+@functools.cache
+def _is_jaxs_own(primitive: Primitive) -> bool:
+    """Whether one of JAX's modules has it by name."""
     modules = [module for name, module in list(sys.modules.items()) if name.split(".", 1)[0] == "jax"]
-    return {value for module in modules for value in list(vars(module).values()) if isinstance(value, Primitive)}
+    return any(value is primitive for module in modules for value in list(vars(module).values()))
 
 
 def _refuse_what_is_given_several(eqn: Eqn) -> None:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from convolved import convolved
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
@@ -122,27 +123,6 @@ def test_effects_that_only_a_rule_of_differentiation_has_are_refused(rule: Any, 
     clipped = jaxdp.clipped_grad(lambda w, x: loss(rule(w), x), clip_norm=0.5, method=method)
     with pytest.raises(jaxdp.UsageError, match="the loss has effects"):
         jax.vmap(lambda batch: clipped(W, batch).grads, axis_name="shards")(jnp.stack([X, X]))
-
-
-def convolved(groups: int) -> dict[str, Callable[[Any, Any], Any]]:
-    """Losses of which some convolution has a kernel of each example's own."""
-    numbers = ("NHWC", "HWIO", "NHWC")
-
-    def convolution(w: Any, x: Any, padding: Any = "SAME") -> Any:
-        out = jax.lax.conv_general_dilated(
-            x[None], w, (1, 1), padding, feature_group_count=groups, dimension_numbers=numbers
-        )
-        return jnp.sum(jnp.tanh(out))
-
-    return {
-        "itself": convolution,
-        "in a branch": lambda w, x: jax.lax.cond(
-            jnp.sum(x[:1]) > 0, lambda: convolution(w, x), lambda: convolution(w, -x)
-        ),
-        "with a kernel by the example": lambda w, x: convolution(w * jnp.mean(x), x),
-        "with padding that takes away": lambda w, x: convolution(w, x, [(-1, 1), (0, 0)]),
-        "after a step of its own": lambda w, x: convolution(w - 0.1 * jax.grad(convolution)(w, x), x),
-    }
 
 
 def slow_but(quick: bool, *values: Any) -> Any:
