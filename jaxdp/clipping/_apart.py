@@ -61,7 +61,7 @@ def _is_jaxs_own(primitive: Primitive) -> bool:
 
 def _refuse_what_is_given_several(eqn: Eqn) -> None:
     name = eqn.primitive.name
-    if ("callback" in name or name == "ffi_call") and eqn.params.get("vmap_method") != "sequential":
+    if ("callback" in name or name == "ffi_call") and eqn.params.get("vmap_method") not in _ONE_AT_A_TIME:
         calls = "calls a foreign function" if name == "ffi_call" else "calls back into Python"
         raise UsageError(
             f"the loss {calls} with several examples at once, and what it makes of them there can't be seen: compute it with "
@@ -75,6 +75,7 @@ def _refuse_what_is_given_several(eqn: Eqn) -> None:
         )
 
 
+_ONE_AT_A_TIME = ("sequential", "sequential_unrolled")
 _OF_EQUINOX = (
     '; of Equinox\'s own checks (eqx.error_if, as Diffrax has them) take those that make NaN (on_error="nan", or the environment '
     "variable EQX_ON_ERROR=nan before Python starts)"

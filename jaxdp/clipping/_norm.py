@@ -5,7 +5,7 @@ norms too small: squares that underflow (or overflow), and the rounding of a sum
 added in blocks of 32, blocks of blocks, and so on, so that no partial sum passes through more than 31 additions a level: the
 relative error of the sum is at most \((31 \cdot \text{levels} + \text{leaves} + 2)\,u\) with \(u = 2^{-24}\)
 (Higham, "Accuracy and Stability of Numerical Algorithms", section 4.2): about 8e-6 for a million parameters, and half of that
-for the norm. Where a sum doesn't show by its size that no square left float32's range, each example's gradient is first
+for the norm. Where a sum doesn't show by its size that no square left float32's range, that example's gradient is first
 scaled by a power of two (exactly) so that its largest entry lies in [1/2, 1); where branches cost something, always.
 """
 
@@ -42,8 +42,11 @@ def per_example_norms(grads: Any) -> Float[Array, " B"]:
     squares = sum(sum_in_blocks(jnp.square(row)) for row in rows)
     size = sum(row.shape[1] for row in rows)
     least = size * _SMALLEST * 2.0**36  # 2^36 times what squares below float32's range can add up to
-    are_in_range = jnp.all((squares > least) & jnp.isfinite(squares))
-    return jax.lax.cond(are_in_range, lambda: jnp.sqrt(squares), lambda: _of_scaled(rows))
+    # One number in both branches: that another example isn't in range must not round this one's otherwise.
+    squares, norms = jax.lax.optimization_barrier((squares, jnp.sqrt(squares)))
+    are_in_range = (squares > least) & jnp.isfinite(squares)
+    scaled = lambda: jnp.where(are_in_range, norms, _of_scaled(rows))
+    return jax.lax.cond(jnp.all(are_in_range), lambda: norms, scaled)
 
 
 def _of_scaled(rows: Sequence[Float[Array, "B _"]]) -> Float[Array, " B"]:
