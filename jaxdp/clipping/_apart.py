@@ -16,6 +16,12 @@ from .._errors import UsageError
 from ..jaxprs._jaxpr import Eqn, Jaxpr, all_equations
 from ._draws import refuse_draws_of_examples
 
+_ONE_AT_A_TIME = ("sequential", "sequential_unrolled")
+_OF_EQUINOX = (
+    '; of Equinox\'s own checks (eqx.error_if, as Diffrax has them) take those that make NaN (on_error="nan", or the environment '
+    "variable EQX_ON_ERROR=nan before Python starts)"
+)
+
 
 def refuse_what_sees_others(jaxpr: Jaxpr, of_example: Sequence[bool], in_turn: str | None) -> None:
     """Refuse a program that, vectorised, may let an example see others.
@@ -73,10 +79,3 @@ def _refuse_what_is_given_several(eqn: Eqn) -> None:
             "the loss has a function with a batching rule of its own (jax.custom_batching.custom_vmap), by which examples "
             "could see each other: call the function without it, which jaxdp vectorises"
         )
-
-
-_ONE_AT_A_TIME = ("sequential", "sequential_unrolled")
-_OF_EQUINOX = (
-    '; of Equinox\'s own checks (eqx.error_if, as Diffrax has them) take those that make NaN (on_error="nan", or the environment '
-    "variable EQX_ON_ERROR=nan before Python starts)"
-)

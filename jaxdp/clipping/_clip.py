@@ -19,12 +19,19 @@ from jaxtyping import Array, Bool, Float
 
 from .._alike import Alike
 from .._types import Params
-from ._norm import ONE_SUM, UNIT_ROUNDOFF, per_example_norms, relative_error_bound, sum_of_squares, sum_of_squares_error
+from ._norm import (
+    ONE_SUM,
+    SMALLEST,
+    UNIT_ROUNDOFF,
+    per_example_norms,
+    relative_error_bound,
+    sum_of_squares,
+    sum_of_squares_error,
+)
 from .rules import ClipRule, Groups
 from .rules._rule import ROUND_DOWN
 
 _BLOCK = 64  # examples that are added up one upon another
-_SMALLEST_FACTOR = 2.0**-126  # below which few bits of one are left, on a device that has such numbers at all
 _SMALL = 4096  # entries of a leaf; copying them costs less than an operation of their own
 
 
@@ -92,7 +99,7 @@ class Clipping:
         for upper, share in zip(uppers, self.groups.shares, strict=True):
             limit = jnp.float32(self.clip_norm) * jnp.float32(share if share == 1 else share * ROUND_DOWN)
             found = self.rule.factors(upper, limit)
-            factors.append(jnp.where(usable & (found >= _SMALLEST_FACTOR), found, 0))
+            factors.append(jnp.where(usable & (found >= SMALLEST), found, 0))  # of a smaller one few bits are left
         return usable, factors
 
 

@@ -273,7 +273,8 @@ def clipped_grad(
         method: "vmap" materialises per-example gradients. "ghost" reads the loss's jaxpr, and takes norms and sums from the
             inputs and output cotangents of each product, convolution and lookup; only what no such rule covers is
             materialised, for that parameter alone. "auto" is "ghost" in microbatches of a size that suits the device. All
-            agree to float rounding.
+            agree to float rounding. By each of them, a loss with primitives that JAX itself doesn't have is computed for one
+            example after another, and its gradients are materialised.
         strict: refuse, with an error that names the place, a parameter whose gradient would be materialised and is
             larger than what it is used in.
         microbatch_size: how many examples to process at once; by default what suits the device under "auto", else the whole

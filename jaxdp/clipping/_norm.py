@@ -23,7 +23,8 @@ from ._powers import exponent_of, times_power_of_two
 
 _BLOCK = 32
 ONE_SUM = 2**14  # squares: their sum is off by a fifth of a per cent at the most
-_ROW, _SMALLEST = 2**10, 2.0**-126
+_ROW = 2**10
+SMALLEST = 2.0**-126  # of float32's numbers that have all of their bits
 UNIT_ROUNDOFF = 2.0**-24
 
 
@@ -41,7 +42,7 @@ def per_example_norms(grads: Any) -> Float[Array, " B"]:
         return _of_scaled(rows)
     squares = sum(sum_in_blocks(jnp.square(row)) for row in rows)
     size = sum(row.shape[1] for row in rows)
-    least = size * _SMALLEST * 2.0**36  # 2^36 times what squares below float32's range can add up to
+    least = size * SMALLEST * 2.0**36  # 2^36 times what squares below float32's range can add up to
     # One number in both branches: that another example isn't in range must not round this one's otherwise.
     squares, norms = jax.lax.optimization_barrier((squares, jnp.sqrt(squares)))
     are_in_range = (squares > least) & jnp.isfinite(squares)
@@ -124,7 +125,7 @@ def sum_of_squares(
     """
     x = sum((jnp.square(other.astype(jnp.float32)) for other in others), jnp.square(x.astype(jnp.float32)))
     own = [axis for axis in range(x.ndim) if axis not in apart]
-    below = jnp.float32((1 + len(others)) * math.prod(x.shape[axis] for axis in own) * 2 * _SMALLEST)
+    below = jnp.float32((1 + len(others)) * math.prod(x.shape[axis] for axis in own) * 2 * SMALLEST)
     while math.prod(x.shape[axis] for axis in own) > at_once:  # an axis at a time: fewer additions one upon another
         axis = next(axis for axis in reversed(own) if x.shape[axis] > 1)
         if x.shape[axis] > ONE_SUM:

@@ -52,5 +52,7 @@ def _convolution(eqn: Eqn) -> Callable[[jax.Array, jax.Array], jax.Array]:
 
 
 def _is_to_map(eqn: Eqn) -> bool:
-    groups = eqn.primitive is CONV and (eqn.params["feature_group_count"], eqn.params["batch_group_count"])
-    return bool(groups) and (default_platform() is CPU or groups != (1, 1))
+    """Whether it is a convolution whose groups, once it is vectorised, a compiler may not have."""
+    if eqn.primitive is not CONV:
+        return False
+    return default_platform() is CPU or eqn.params["feature_group_count"] > 1 or eqn.params["batch_group_count"] > 1

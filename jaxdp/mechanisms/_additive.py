@@ -179,9 +179,10 @@ class Gaussian:
         shape: tuple[int, ...] = (),
         integers: bool = False,
     ) -> "Gaussian":
-        """The least noise for which one release is (ε, δ)-differentially private, as it is drawn.
+        """The least noise for which one release is (ε, δ)-differentially private.
 
-        That drawn noise has an end takes a part of so small a δ that the noise is made larger for it.
+        That drawn noise ends takes a part of a small δ, for which the noise is made larger: where it would take more than half
+        of δ, by a little more than the least.
 
         Raises:
             UsageError: for an argument out of range, and for a δ that no noise as it is drawn can keep, about 1e-18.
@@ -194,7 +195,8 @@ class Gaussian:
 
         _checks.positive("epsilon", epsilon, "give the ε of one release, such as 1.0")
         of_endless = lambda left: float(get_sigma_gaussian(float(epsilon), left)) * (1 + 1e-9)
-        takes = lambda sigma: end_of_gaussian(sigma, delta, math.prod(checked_shape(shape)))
+        values = math.prod(checked_shape(shape))
+        takes = lambda sigma: end_of_gaussian(sigma, delta, values)
         sigma = of_endless(_checks.delta(delta))
         while takes(sigma) > delta / 2 and sigma < _LARGE:
             sigma *= 1.01

@@ -23,6 +23,7 @@ from .. import _checks
 from .._platform import default_device
 from .._processes import agree, gathered, several, versions
 from ..clipping._apart import refuse_what_sees_others
+from ..clipping._inputs import shapes_of_row
 from ..jaxprs import vectorised
 
 _ROOM = 0.5  # the part of a device's memory that teachers may fill
@@ -100,9 +101,8 @@ class SideBySide:
 
     def _refuse_what_sees_others(self, own: tuple[Any, ...]) -> None:
         """A teacher that has seen what is another's would vote by records that aren't its own."""
-        of_one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), own)
-        program = jax.make_jaxpr(self._fn)(*of_one)
-        everything = [True] * len(jax.tree.leaves(of_one))
+        program = jax.make_jaxpr(self._fn)(*shapes_of_row(own))
+        everything = [True] * len(jax.tree.leaves(own))
         refuse_what_sees_others(program, everything, "give at_once=1, one teacher after another")
 
     def _suitable(self, one: tuple[Any, ...]) -> int:
