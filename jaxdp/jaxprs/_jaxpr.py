@@ -25,6 +25,9 @@ SCAN, REMAT, WHILE = p.scan_p, p.remat_p, p.while_p
 DOT_GENERAL, CONV, GATHER = p.dot_general_p, p.conv_general_dilated_p, p.gather_p
 STOP_GRADIENT = p.stop_gradient_p
 MUL, SELECT, ARITHMETIC = p.mul_p, p.select_n_p, frozenset({p.add_p, p.sub_p, p.mul_p, p.div_p})
+PRODUCTS = frozenset(
+    {p.mul_p, getattr(lax, "one_minus_square_p", p.mul_p)}
+)  # the latter of a tangent, in the newer releases
 CAST, BROADCAST, RESHAPE, TRANSPOSE = p.convert_element_type_p, p.broadcast_in_dim_p, p.reshape_p, p.transpose_p
 SQUEEZE, COPY, REVERSE, CONCATENATE = p.squeeze_p, p.copy_p, p.rev_p, p.concatenate_p
 SLICE, DYNAMIC_SLICE, SPLIT = p.slice_p, p.dynamic_slice_p, lax.split_p
@@ -153,6 +156,12 @@ def known_operands(jaxpr: Jaxpr) -> Iterator[tuple[Any, Any]]:
                 yield eqn.primitive, known[atom]
         for body in subjaxprs(eqn):
             yield from known_operands(body)
+
+
+def has_its_own_gradient(eqn: Eqn) -> bool:
+    """Whether an equation, or one that it runs, has a gradient of its own (`jax.custom_vjp`), of which jaxprs say nothing."""
+    inside = (inner for body in subjaxprs(eqn) for inner in all_equations(body))
+    return any(each.primitive.name.startswith("custom_vjp") for each in (eqn, *inside))
 
 
 def is_cast(eqn: Eqn) -> bool:

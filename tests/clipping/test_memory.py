@@ -5,12 +5,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import export
 from models_to_clip import MODELS
+from oracle import distance, loop
 
 import jaxdp
 from jaxdp.clipping._reducer import gather_drawn
+from jaxdp.jaxprs._jaxpr import SCAN, all_equations
 from jaxdp.sampling import Draw
 
 ROWS = 64
@@ -92,3 +95,49 @@ def test_rows_that_are_drawn_keep_their_type_on_a_tpu_whatever_they_are_read_in(
     assert mask.tolist() == [True, True, True, False]
     assert jnp.array_equal(rows["x"], jnp.concatenate([data["x"][jnp.asarray([1, 4, 6])], jnp.zeros((1, 3))]))
     assert rows["y"].tolist() == [1, 4, 6, 0]
+
+
+def test_of_a_recurrent_step_only_what_is_dear_to_compute_again_is_kept() -> None:
+    loss, params, batch = MODELS["linen_lstm"]()
+
+    def kept(fn: Any) -> int:
+        """How many arrays of its state's shape the forward pass's loop keeps for each step."""
+        first = next(eqn for eqn in all_equations(jax.make_jaxpr(fn)(params, batch)) if eqn.primitive is SCAN)
+        return [v.aval.shape for v in first.outvars].count((batch.shape[1], batch.shape[0], 10))
+
+    plain = kept(lambda p, b: jax.grad(lambda p: jnp.sum(jax.vmap(loss, (None, 0))(p, b)))(p))
+    assert plain == 13
+    assert kept(jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost")) == 8
+
+
+@jax.custom_vjp
+def _with_its_own_gradient(x: jax.Array) -> jax.Array:
+    return jnp.sin(x)
+
+
+_with_its_own_gradient.defvjp(
+    lambda x: (jnp.sin(x), jnp.fft.fft(x)), lambda kept, g: (g * jnp.real(jnp.fft.ifft(kept)),)
+)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        lambda z: jnp.real((z + 1j * z**2) * jnp.exp(1j * z)),
+        _with_its_own_gradient,
+        lambda z: jax.lax.cond(z[0] > 0, jnp.tanh, lambda z: z * jax.nn.sigmoid(z), z),
+        lambda z: jax.checkpoint(jnp.tanh)(z) / 3,
+    ],
+)
+def test_whatever_a_step_computes_it_is_clipped_as_the_loop_clips(cell: Any) -> None:
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        step = lambda h, x: (cell(x @ params["w"] + h @ params["u"]) * h + x, h * 2)
+        end, seen = jax.lax.scan(step, jnp.ones(3), x)
+        return jnp.sum(end**2) + jnp.sum(seen**2)
+
+    params = {name: jax.random.normal(jax.random.key(i), (3, 3)) / 2 for i, name in enumerate(("w", "u"))}
+    batch, clip_norm = jax.random.normal(jax.random.key(2), (5, 4, 3)), 0.3
+    expected, norms = loop(loss, params, batch, [True] * 5, clip_norm)
+    out = jaxdp.clipped_grad(loss, clip_norm=clip_norm, method="ghost")(params, batch)
+    np.testing.assert_allclose(out.norms, norms, rtol=1e-5)
+    assert distance(out.grads, expected) <= 1e-5 * 5 * clip_norm

@@ -20,15 +20,14 @@ from ...jaxprs._jaxpr import (
     JaxprParts,
     Literal,
     Var,
-    all_equations,
     bind,
+    has_its_own_gradient,
     in_context_of,
     inner_jaxpr,
     parts_of,
     rebuild_remat,
     rebuild_scan,
     scan_parts,
-    subjaxprs,
     trace,
 )
 from ._kinds import EXAMPLE, NEITHER, PARAMS, Kind, kinds_of, output_kinds, scan_kinds
@@ -119,11 +118,6 @@ def _scan(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
     return [final.get(i, args[i]) for i in carries] + list(stacks)
 
 
-def _has_its_own_gradient(eqn: Eqn) -> bool:
-    inside = (inner for body in subjaxprs(eqn) for inner in all_equations(body))
-    return any(each.primitive.name.startswith("custom_vjp") for each in (eqn, *inside))
-
-
 class _HoistableWork:
     """The part of a body that depends on nothing but parameters, and on what is the same for all examples.
 
@@ -140,7 +134,7 @@ class _HoistableWork:
         movable: set[Var] = set()
         for eqn in body.eqns:
             outs = output_kinds(eqn, [of(v) for v in eqn.invars])
-            if _has_its_own_gradient(eqn):  # which needn't be linear: what it makes of each step's is added up
+            if has_its_own_gradient(eqn):  # which needn't be linear: what it makes of each step's is added up
                 outs = [EXAMPLE] * len(outs)
             if not any(k & EXAMPLE for k in outs) and not eqn.effects:
                 self._eqns.append(eqn)

@@ -1,21 +1,27 @@
 """Run the loss with a zero added to each site's output, and keep what the site's other operands were.
 
 The gradient with respect to these zeros is the cotangent of each site's output: with the other operands it is all that a
-rule needs. In a scan, each step has a zero of its own.
+rule needs. In a scan, each step has a zero of its own, and what it computes for its way back is kept for all steps at once: that
+is what a recurrent model's memory and time go into, and what is cheap to compute again isn't kept.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from ...jaxprs import evaluate
 from ...jaxprs._jaxpr import (
+    ARITHMETIC,
+    PRODUCTS,
     SCAN,
     Eqn,
     JaxprParts,
     Var,
+    all_equations,
     bind,
+    has_its_own_gradient,
     in_context_of,
     inner_jaxpr,
     parts_of,
@@ -98,7 +104,27 @@ def _scan(eqn: Eqn, args: Sequence[Any], taps: Taps, path: Path) -> tuple[list[A
         outs, seen = _run(parts.body, [*consts, *carry, *slices], dict(zip(keys, taps, strict=True)), path)
         return outs[: parts.num_carry], (outs[parts.num_carry :], [seen[key] for key in keys])
 
+    if _may_be_computed_again(eqn):
+        step = jax.checkpoint(step, prevent_cse=False, policy=_is_kept)
     with in_context_of(eqn):
         scanned = (list(args[first:]), list(taps.values()))
         ends, (stacks, seen) = rebuild_scan(eqn, step, list(args[parts.num_consts : first]), scanned)
     return [*ends, *stacks], dict(zip(keys, seen, strict=True))
+
+
+def _may_be_computed_again(scan: Eqn) -> bool:
+    """Whether JAX can: its `checkpoint` rounds what is kept to its own type, and complex numbers have no rounding."""
+    variables = (v for eqn in all_equations(scan.params["jaxpr"]) for v in (*eqn.invars, *eqn.outvars))
+    has_rounding = lambda v: hasattr(v.aval, "dtype") and not jnp.issubdtype(v.aval.dtype, jnp.complexfloating)
+    return all(map(has_rounding, variables)) and not has_its_own_gradient(scan)
+
+
+def _is_kept(primitive: Any, *operands: Any, **_: Any) -> bool:
+    """Whether a step's result is kept for its way back, if that reads it.
+
+    A product isn't, whose own way back reads its factors; a sum of an array and a number isn't, either. Of a gate by a sigmoid or
+    a hyperbolic tangent one array is kept, then, and not two.
+    """
+    return primitive not in PRODUCTS and not (
+        primitive in ARITHMETIC and any(operand.ndim == 0 for operand in operands)
+    )
