@@ -402,6 +402,79 @@ def test_a_lookup_outside_the_table_leaves_the_others_their_scale() -> None:
     assert norm_of(out.grads) <= 0.1 * (1 + 1e-5)
 
 
+def _scanned(table: Any, ids: Any, weights: Any) -> Any:
+    step = lambda total, each: (total + jnp.sum(table[each[0][None]] * each[1]), None)
+    return jax.lax.scan(step, jnp.float32(0), (ids, weights))[0]
+
+
+LOOKUPS = {
+    "rows": lambda table, ids, weights: sum(jnp.vdot(table[i], w) for i, w in zip(ids, weights, strict=True)),
+    "gathers": lambda table, ids, weights: (
+        jnp.sum(table[ids[:2]] * weights[:2]) + jnp.sum(table[ids[2:]] * weights[2:])
+    ),
+    "a row and a gather": lambda table, ids, weights: (
+        jnp.vdot(table[ids[0]], weights[0]) + jnp.sum(table[ids[1:]] * weights[1:])
+    ),
+    "sums": lambda table, ids, weights: (
+        jnp.vdot(table[ids[:2]].sum(axis=0), weights[0]) + jnp.vdot(table[ids[1:]].sum(axis=0), weights[2])
+    ),
+    "one gather": lambda table, ids, weights: jnp.sum(table[ids] * weights),
+    "a loop": _scanned,
+    "columns": lambda table, ids, weights: (
+        jnp.sum(table.T[:, ids[:2]] * weights[:2].T) + jnp.sum(table.T[:, ids[2:]] * weights[2:].T)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_lookups_whose_cotangents_cancel_take_nothing_from_the_others(name: str) -> None:
+    """Of +1e6 and -1e6 in one entry nothing is left; scaled by what is left, they must not stand in the sum of others."""
+    size, at = 500, 250
+    ids = jnp.zeros((size, 3), jnp.int32)
+    weights = jnp.full((size, 3, 16), 0.0371).at[at].set(jnp.asarray([1e6, 0, -1e6])[:, None] * jnp.linspace(1, 2, 16))
+    loss = lambda table, example: LOOKUPS[name](table, *example)
+    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost"))
+    whole = grad_fn(jnp.zeros((3000, 16)), (ids, weights))
+    without = grad_fn(jnp.zeros((3000, 16)), (ids, weights), mask=jnp.arange(size) != at)
+    assert distance(whole.grads, without.grads) <= 1e-4  # its own gradient is zero
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+@pytest.mark.parametrize("entries", [3, 300])
+def test_lookups_that_meet_are_clipped_as_the_loop_clips(name: str, entries: int) -> None:
+    random = np.random.default_rng(entries)
+    example = (
+        random.integers(-1, 4, (40, 3)).astype(np.int32) % entries,
+        random.normal(size=(40, 3, 4)).astype(np.float32),
+    )
+    table = jnp.asarray(random.normal(size=(entries, 4)), jnp.float32)
+    loss = lambda table, example: jnp.tanh(LOOKUPS[name](table, *example) / 4)
+    expected, norms = loop(loss, table, example, [True] * 40, 0.2)
+    out = jax.jit(jaxdp.clipped_grad(loss, clip_norm=0.2, method="ghost"))(table, example)
+    np.testing.assert_allclose(out.norms, norms, rtol=1e-5)
+    assert distance(out.grads, expected) <= 1e-5 * sum(min(n, 0.2) for n in norms)
+
+
+def test_parameters_that_a_loop_in_a_remat_makes_are_no_use_of_the_first_at_each_step() -> None:
+    copy = jax.custom_vjp(lambda w: w)
+    copy.defvjp(lambda w: (w, None), lambda _, g: (g,))
+
+    def loss(params: Any, x: Any) -> Any:
+        def run(x: Any) -> Any:
+            step = lambda power, _: (power @ copy(params["by"]), None)
+            return jnp.tanh(x @ jax.lax.scan(step, params["first"], None, length=3)[0])
+
+        return jnp.sum(jax.checkpoint(run)(x))
+
+    random = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(random.normal(size=shape) / 2, jnp.float32)
+    params, batch = {"first": draw(4, 4), "by": draw(4, 4)}, draw(3, 4)
+    expected, norms = loop(loss, params, batch, [True] * 3, 0.2)
+    out = jaxdp.clipped_grad(loss, clip_norm=0.2, method="ghost")(params, batch)
+    np.testing.assert_allclose(out.norms, norms, rtol=1e-5)
+    assert distance(out.grads, expected) <= 1e-5
+
+
 @pytest.mark.parametrize(
     ("method", "dtype"),
     [

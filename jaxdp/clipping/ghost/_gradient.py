@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from ...jaxprs._jaxpr import bind_in_float32
 from ._plan import Site
@@ -62,6 +63,16 @@ def sum_gradients(site: Site, others: Sequence[jax.Array], cotangents: jax.Array
     if site.by_products:
         return assemble(site, _sum_by_products(site, others, cotangents))
     return _transpose(site, others, cotangents, batched=True)
+
+
+def sum_lookups(site: Site, entries: Int[Array, "B E T"], rows: Float[Array, "B E T d"]) -> jax.Array:
+    """The sum of a batch's gradients with respect to the whole source, of `Lookups` of every example."""
+    how, shape = site.layout, site.source.aval.shape
+    by_matrix = lambda x: jnp.moveaxis(x, 1, 0).reshape(how.stack, -1, *x.shape[3:])
+    add_up = lambda at, rows: jnp.zeros((how.left, how.right), jnp.float32).at[at].add(rows, mode="drop")
+    total = jax.vmap(add_up)(by_matrix(jnp.where(entries < 0, how.left, entries)), by_matrix(rows))
+    axes = (*how.stack_axes, *how.left_axes, *how.right_axes)
+    return jnp.transpose(total.reshape([shape[axis] for axis in axes]), [axes.index(i) for i in range(len(axes))])
 
 
 def _sum_by_products(site: Site, others: Sequence[jax.Array], cotangents: jax.Array) -> Pieces:

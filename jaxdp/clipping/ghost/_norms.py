@@ -36,7 +36,7 @@ def norm_of_sum(uses: Sequence[OuterProducts], square: Square | None = None) -> 
 
     Args:
         uses: the parameter's uses, brought to the same axes.
-        square: of the uses' rule, if they share one that has a way of its own to the squared norm.
+        square: of the rule of the only use, if that has a way of its own to the squared norm.
 
     Returns:
         float32 scalars; NaN or inf where a row has a NaN or infinite entry.
@@ -45,8 +45,11 @@ def norm_of_sum(uses: Sequence[OuterProducts], square: Square | None = None) -> 
     uses, exponent = _scale([_repeat_single_row(use) for use in uses] if len(uses) > 1 else uses)
     if len(uses) == 1 and uses[0].left.row_count == uses[0].right.row_count == 1:
         squared, error = _square_of_outer_product(*uses[0])
+    elif square is not None:
+        (use,) = uses
+        squared, error = square(use)
     else:
-        squared, error = (square or _square_by_gram_matrices)(uses)
+        squared, error = _square_by_gram_matrices(uses)
     computed = jnp.sqrt(jnp.maximum(squared, error))
     upper = jnp.sqrt(jnp.maximum(squared, 0) + error) * jnp.float32(1 + 4 * UNIT_ROUNDOFF)
     return Norm(times_power_of_two(computed, exponent), times_power_of_two(upper, exponent))

@@ -35,7 +35,7 @@ from ._cost import Choice, activations, choose, choose_for_matrix_unit
 from ._kinds import BOTH, EXAMPLE, NEITHER, PARAMS, Kind, output_kinds, scan_kinds
 from ._views import Origin, are_apart, origin_of_leaf, origins_of_outputs
 from .rules import Layout, Rule
-from .rules._rule import Square
+from .rules._rule import Merge, Square
 
 Path = tuple[int, ...]
 _ROUNDED = frozenset(map(jnp.dtype, ("bfloat16", "float32")))  # types whose factors may be
@@ -143,9 +143,15 @@ class Component:
         return site.rounded and site.layout.rows == site.own.stack == 1
 
     @property
+    def merge(self) -> Merge | None:
+        """How its uses are merged into one whose rows don't meet, where they could."""
+        is_one = len(self.sites) == 1 and (self.sites[0].pooled or self.sites[0].layout.rows == 1)
+        return None if is_one or not _is_mergeable(self.sites) else self.sites[0].rule.merge
+
+    @property
     def square(self) -> Square | None:
-        """The own way to the squared norm of the rule that all uses share, if there is one and they lie the same way round."""
-        return None if any(site.swap for site in self.sites) else _shared_square(self.sites)
+        """The own way to the squared norm of what is merged, or needn't be."""
+        return self.sites[0].rule.square if _is_mergeable(self.sites) else None
 
 
 @dataclass(frozen=True)
@@ -262,7 +268,8 @@ class _Walk:
         self, eqn: Eqn, params: list[int], inputs: list[Kind], scope: _Scope, body: JaxprParts, number: int
     ) -> None:
         path = (*scope.path, number)
-        if eqn.primitive is SCAN:
+        meets = any(kind & EXAMPLE for kind in inputs)
+        if eqn.primitive is SCAN and meets:  # else a carry of parameters is another value at each step
             parts = scan_parts(eqn)
             first_scanned = parts.num_consts + parts.num_carry
             inside = _Scope(path, (*scope.lengths, eqn.params["length"]))
@@ -274,7 +281,7 @@ class _Walk:
         else:
             rule = next((r for r in rules.RULES if len(params) == 1 and r.covers(eqn, params[0])), None)
             taken = rule is not None and rule.takes(eqn, params[0])
-            if rule is not None and taken and any(kind & EXAMPLE for kind in inputs):
+            if rule is not None and taken and meets:
                 use = scope.uses[eqn.invars[params[0]]]
                 own = rule.layout(eqn, params[0])
                 pooled = not scope.lengths and rule.equal_cotangents(eqn, body)
@@ -390,8 +397,7 @@ def _by_rules(
         return choose_for_matrix_unit(
             layouts, entries, arithmetic, aligned=aligned, together=together, one_value=one_value
         )
-    own_norm = _shared_square(sites) is not None
-    return choose(layouts, entries, aligned=aligned, together=together, own_norm=own_norm)
+    return choose(layouts, entries, aligned=aligned, together=together, own_norm=_is_mergeable(sites))
 
 
 def _by_products(site: Site, arithmetic: Arithmetic) -> bool:
@@ -411,9 +417,10 @@ def _may_be_rounded(site: Site, arithmetic: Arithmetic) -> bool:
     return site.rule.repeats is not None and plain and all(t in _ROUNDED for t in types)
 
 
-def _shared_square(sites: Sequence[Site]) -> Square | None:
-    squares = {site.rule.square for site in sites}
-    return squares.pop() if len(squares) == 1 else None
+def _is_mergeable(sites: Sequence[Site]) -> bool:
+    """Whether all are uses of one value, the same way round, by rules that share a way to merge them."""
+    (merge, *others), sources = {site.rule.merge for site in sites}, {site.source for site in sites}
+    return merge is not None and not others and len(sources) == 1 and not any(site.swap for site in sites)
 
 
 def _align(sites: tuple[Site, ...], origins: Mapping[Var, Origin]) -> tuple[Site, ...] | None:

@@ -26,12 +26,14 @@ from .._clip import (
     sum_weighted_apart,
 )
 from .._reducer import Examples
-from ._gradient import assemble, form_pieces, outer_products, sum_gradients
+from ._gradient import assemble, form_pieces, outer_products, sum_gradients, sum_lookups
 from ._norms import norm_of_sum
 from ._plan import Component, Path, Plan, Site
 from ._rounded import norm_by_gram_matrices, norm_of_formed, norm_of_single_row
 from ._tap import make_taps, run_tapped
 from ._trace import Traced
+from .rules import Dense, OneHot, OuterProducts
+from .rules._rule import Lookups
 
 # What is kept of each example: how it is laid out, how its norm is joined with others, how it is added up.
 _PACKED = (pack_into_matrices, join_packed, sum_weighted)
@@ -79,11 +81,18 @@ class _Kept(NamedTuple):
     assemble: Callable[[list[Any]], Any]
 
 
+class _Unkept(NamedTuple):
+    """A component whose gradients are never formed, or dropped; of lookups that could meet, what became of them all, [B, ...]."""
+
+    component: Component
+    merged: Lookups | None
+
+
 class _Group(NamedTuple):
-    """Leaves that are clipped together: what is kept of them, and the components whose gradients are never formed, or dropped."""
+    """Leaves that are clipped together."""
 
     kept: list[_Kept]
-    unkept: list[Component]
+    unkept: list[_Unkept]
 
 
 def sum_by_ghost(
@@ -104,7 +113,7 @@ def sum_by_ghost(
     groups = [_Group([], []) for _ in clipping.groups.shares]
     for component in plan.components:
         if component.choice.form in ("rows", "dropped"):
-            groups[clipping.groups.of_leaf[component.leaves[0]]].unkept.append(component)
+            groups[clipping.groups.of_leaf[component.leaves[0]]].unkept.append(_merged(component, seen))
             continue
         for kept in _keep(plan, component, static, seen):
             leaf = plan.leaf_of.get(kept.anchor, component.leaves[0])
@@ -114,15 +123,15 @@ def sum_by_ghost(
     packed = [pack([kept.pieces for kept in group.kept]) for group in groups]
     norms = []
     for group, (matrices, _) in zip(groups, packed, strict=True):
-        own = [_norms(component, seen, plan.arithmetic) for component in group.unkept]
+        own = [_norms(unkept, seen, plan.arithmetic) for unkept in group.unkept]
         norms.append(join(own, matrices, mask.shape[0]))
     usable, factors = clipping.factors([norm.upper for norm in norms], mask)
     total: dict[Var, Any] = {}
     for group, (matrices, unpack), factor in zip(groups, packed, factors, strict=True):
         for kept, part in zip(group.kept, unpack([add_up(m, usable, factor) for m in matrices]), strict=True):
             _add(total, kept.anchor, kept.assemble(part))
-        for component in group.unkept:
-            for source, part in _sum_component(component, seen, usable, factor, plan.arithmetic).items():
+        for unkept in group.unkept:
+            for source, part in _sum_component(unkept, seen, usable, factor, plan.arithmetic).items():
                 _add(total, source, part)
     grads = treedef.unflatten(_to_leaves(plan, static, total))
     losses, *aux_leaves = seen.outs
@@ -170,9 +179,25 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
     return _Seen(outs, factors, unrounded, dict(zip(used, direct, strict=True)))
 
 
-def _norms(component: Component, seen: _Seen, arithmetic: Arithmetic) -> Norm:
+def _merged(component: Component, seen: _Seen) -> _Unkept:
+    """With the lookups merged, behind a barrier: their norm must be that of the very numbers that are added up."""
+    sites, merge = component.sites, component.merge
+    if merge is None:
+        return _Unkept(component, None)
+
+    def one(operands: list[Any], cotangents: list[Any]) -> Lookups:
+        return merge([outer_products(*use) for use in zip(sites, operands, cotangents, strict=True)])
+
+    return _Unkept(component, jax.lax.optimization_barrier(jax.vmap(one)(*seen.factors.of(sites))))
+
+
+def _norms(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> Norm:
     """Of each example's gradient with respect to leaves for which it isn't kept, [B]."""
+    component, merged = unkept
     sites = component.sites
+    if merged is not None:
+        use = OuterProducts(OneHot(merged.entry), Dense(merged.rows))
+        return jax.vmap(lambda use: norm_of_sum([use], component.square))(use)
 
     def one(operands: list[Any], cotangents: list[Any], unrounded: tuple[list[Any], list[Any]]) -> Norm:
         if component.choice.form == "dropped":
@@ -232,9 +257,7 @@ def _the_only_one(pieces: list[Any]) -> Any:
     return whole
 
 
-def _sum_component(
-    component: Component, seen: _Seen, usable: Any, factor: Any, arithmetic: Arithmetic
-) -> dict[Var, Any]:
+def _sum_component(unkept: _Unkept, seen: _Seen, usable: Any, factor: Any, arithmetic: Arithmetic) -> dict[Var, Any]:
     """The weighted sum of the gradients with respect to the component's sources.
 
     Unusable examples' operands and cotangents are both replaced by zeros: a zero factor alone would leave 0 · NaN.
@@ -248,7 +271,11 @@ def _sum_component(
         scaled = array if scale is None else array * scale.reshape(column)
         return jnp.where(usable.reshape(column), scaled, zero)
 
+    component, merged = unkept
     zero = jnp.float32(0)
+    if merged is not None:
+        site = component.sites[0]
+        return {site.source: sum_lookups(site, merged.entry, select(merged.rows, factor))}
     if any(site.lengths for site in component.sites):
         # Zeros that XLA knows it shares with those that a loop writes over, and a GPU keeps them for as long as the loop runs.
         zero = jax.lax.optimization_barrier(zero)

@@ -1,9 +1,10 @@
 r"""The rule of lookups: the gradient of a table has the output's cotangents at the entries that were looked up.
 
 Cotangents of lookups of the same entry are added up, and nothing else can meet: with the sums
-\(s_v = \sum_{t: e_t = v} g_t\) the squared norm is \(\sum_v \lVert s_v\rVert^2\). A float32 sum of k rows is off by at most
-\(\gamma_{k-1} \sum_t \lVert g_t\rVert\), which is added to the norm: nothing for an entry looked up once. Where all \(g_t\) are
-the same, as in a bag of words, it is \(\lVert g\rVert^2 \sum_v k_v^2\) with the counts \(k_v\).
+\(s_v = \sum_{t: e_t = v} g_t\) the squared norm is \(\sum_v \lVert s_v\rVert^2\). They are made once for each example, and it is
+they that clipped sums are made of: cotangents that cancel, far longer than their sum, must not meet in the sum over the batch,
+where their rounding would take others' gradients with it. Where all \(g_t\) are the same, as in a bag of words, nothing cancels,
+and the squared norm is \(\lVert g\rVert^2 \sum_v k_v^2\) with the counts \(k_v\).
 """
 
 import math
@@ -15,7 +16,7 @@ from jaxtyping import Array, Float, Int, Integer
 
 from ....jaxprs._jaxpr import GATHER, Eqn, JaxprParts, clamps_indices, is_cast, is_sum
 from ..._norm import UNIT_ROUNDOFF, sum_in_blocks, sum_in_blocks_error
-from ._rule import INDICES, Dense, Layout, OneHot, OuterProducts, Rule, knows_settings, widen_index
+from ._rule import INDICES, Dense, Layout, Lookups, OneHot, OuterProducts, Rule, knows_settings, widen_index
 
 _SETTINGS = frozenset(
     {"dimension_numbers", "fill_value", "indices_are_sorted", "mode", "slice_sizes", "unique_indices"}
@@ -104,32 +105,48 @@ def equal_cotangents(eqn: Eqn, body: JaxprParts) -> bool:
         out = users[0].outvars[0]
 
 
-def square(uses: Sequence[OuterProducts]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The square of the norm of the gradient by several lookups in one table, and its error.
+def merge(uses: Sequence[OuterProducts]) -> Lookups:
+    """The gradient by several lookups in one table as one use, of which each entry has one row.
 
     Args:
-        uses: the entries, and the cotangents: one row, if they are all the same.
+        uses: the entries, and the cotangents, of which a single row goes with all entries.
+
+    Returns:
+        As many rows as all uses have entries; those that are left over are at entry -1.
+    """
+
+    def spread(use: OuterProducts) -> Lookups:
+        assert isinstance(use.left, OneHot)
+        assert isinstance(use.right, Dense)
+        entry, rows = use.left.entry, use.right.rows.astype(jnp.float32)
+        return Lookups(entry, jnp.broadcast_to(rows, (*entry.shape, rows.shape[2])))
+
+    def one(entry: Int[Array, " T"], rows: Float[Array, "T d"]) -> tuple[Int[Array, " T"], Float[Array, "T d"]]:
+        group = _groups(entry)
+        rows = jnp.where(entry[:, None] >= 0, rows, 0)
+        return jnp.full_like(entry, -1).at[group].max(entry), jnp.zeros_like(rows).at[group].add(rows)
+
+    return Lookups(*jax.vmap(one)(*(jnp.concatenate(parts, axis=1) for parts in zip(*map(spread, uses), strict=True))))
+
+
+def square(use: OuterProducts) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The square of the norm of the gradient by lookups in one table, and its error.
+
+    Args:
+        use: the entries, and the cotangents: one row, if they are all the same, else of different entries.
 
     Returns:
         float32 scalars; NaN or inf where a row has a NaN or infinite entry.
     """
-    join = lambda parts: jnp.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
-    entry = join([use.left.entry for use in uses if isinstance(use.left, OneHot)])
-    rows = join([use.right.rows for use in uses if isinstance(use.right, Dense)])
+    assert isinstance(use.left, OneHot)
+    assert isinstance(use.right, Dense)
+    entry, rows = use.left.entry, use.right.rows
     if rows.shape[1] < entry.shape[1]:
         squares = jax.vmap(_squared_counts)(entry) * sum_in_blocks(jnp.square(rows[:, 0]))
         bound = sum_in_blocks_error(rows.shape[2]) + sum(entry.shape) * UNIT_ROUNDOFF
         return jnp.sum(squares), jnp.sum(squares) * jnp.float32(bound)
-    inside = (entry >= 0).astype(jnp.float32)
-    add_up = jax.vmap(lambda group, values: jnp.zeros_like(values).at[group].add(values))
-    group = jax.vmap(_groups)(entry)
-    sums = add_up(group, rows * inside[:, :, None])
-    repeats = jnp.maximum(add_up(group, inside) - 1, 0)
-    off = repeats * add_up(group, Dense(rows).lengths() * inside)
-    square = sum_in_blocks(sums.reshape(1, -1) ** 2)[0]
-    missing = jnp.sqrt(jnp.sum(jnp.square(off))) * jnp.float32(1.01 * UNIT_ROUNDOFF / (1 - entry.size * UNIT_ROUNDOFF))
-    error = square * jnp.float32(sum_in_blocks_error(sums.size))
-    return square, error + missing * (2.02 * jnp.sqrt(square) + missing)
+    found = sum_in_blocks(jnp.square(rows).reshape(1, -1))[0]
+    return found, found * jnp.float32(sum_in_blocks_error(rows.size))
 
 
 def _squared_counts(entry: Int[Array, " T"]) -> Float[Array, ""]:
@@ -158,6 +175,7 @@ LOOKUP = Rule(
     layout=layout,
     outer_products=outer_products,
     types=INDICES,
+    merge=merge,
     square=square,
     equal_cotangents=equal_cotangents,
 )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....jaxprs._jaxpr import DYNAMIC_SLICE, Eqn
-from ._embedding import MOST_ENTRIES, entries_at, layout_of_lookups, square
+from ._embedding import MOST_ENTRIES, entries_at, layout_of_lookups, merge, square
 from ._rule import INDICES, Dense, Layout, OneHot, OuterProducts, Rule, knows_settings, widen_index
 
 _SETTINGS = frozenset({"slice_sizes"})
@@ -53,4 +53,12 @@ def outer_products(
     return OuterProducts(OneHot(entries_at(inside, sizes, 1)[None]), Dense(right))
 
 
-ROW = Rule(name="row", covers=covers, layout=layout, outer_products=outer_products, types=INDICES, square=square)
+ROW = Rule(
+    name="row",
+    covers=covers,
+    layout=layout,
+    outer_products=outer_products,
+    types=INDICES,
+    merge=merge,
+    square=square,
+)

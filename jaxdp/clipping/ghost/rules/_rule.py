@@ -118,8 +118,21 @@ class OuterProducts(NamedTuple):
     right: Dense | OneHot
 
 
+class Lookups(NamedTuple):
+    """Of outer products with one-hot left vectors, the entries and the right rows, of which each entry has one at most.
+
+    Attributes:
+        entry: [E, T]; -1 for a row that counts for nothing.
+        rows: of float32.
+    """
+
+    entry: Int[Array, "E T"]
+    rows: Float[Array, "E T d"]
+
+
 Pieces = Sequence[jax.Array]
-Square = Callable[[Sequence[OuterProducts]], tuple[Float[Array, ""], Float[Array, ""]]]
+Merge = Callable[[Sequence[OuterProducts]], Lookups]
+Square = Callable[[OuterProducts], tuple[Float[Array, ""], Float[Array, ""]]]
 
 
 def widen_index(index: jax.Array) -> jax.Array:
@@ -170,9 +183,11 @@ class Rule:
             by products of that precision: in pieces of any shapes that hold each of its entries once, as they come out of the
             products; None to have the operation transposed.
         assemble: (eqn, operand, layout, pieces). The gradient, of the operand's shape, from its pieces, or from sums of them.
-        square: (uses). The squared norm of the sum of several uses' outer products, and a bound on its rounding error, float32
-            scalars; asked where all uses of a parameter have it. The vectors are float32 and scaled so that squares neither
-            overflow nor vanish. In time and memory in proportion to them; None for the products of all pairs of rows.
+        merge: (uses). What several uses of one-hot left vectors add to each entry, added up once: the norm is taken of that, and
+            the clipped sum is made of it; asked where all uses of a parameter have the same. In time and memory in proportion to
+            the vectors. None for the products of all pairs of rows.
+        square: (use). The squared norm of what is merged, or of a use whose right vectors are all the same, and a bound on its
+            rounding error, float32 scalars. The vectors are float32 and scaled so that squares neither overflow nor vanish.
         equal_cotangents: (eqn, body). Whether the right vectors of all rows are sure to be the same, by how the equations of
             the body that it stands in use its output. Only the first is then kept.
         repeats: (eqn, operand). For an operation that multiplies its two operands and adds up: how often, at most, an entry of
@@ -188,6 +203,7 @@ class Rule:
     types: frozenset[jnp.dtype] = REAL
     gradient: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array, jax.lax.Precision], Pieces] | None = None
     assemble: Callable[[Eqn, int, Layout, Pieces], jax.Array] = the_only_piece
+    merge: Merge | None = None
     square: Square | None = None
     equal_cotangents: Callable[[Eqn, JaxprParts], bool] = no_equal_cotangents
     repeats: Callable[[Eqn, int], int] | None = None
