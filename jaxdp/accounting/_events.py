@@ -29,6 +29,7 @@ _COUNTS = (
 _PROBABILITIES = ("sampling_probability", "sampling_probs")
 _LARGEST = 1e100  # the accountants square numbers, and multiply squares
 _GAUSSIAN = Gaussian()
+_MAYBE_SEVERAL = ("events", "sensitivities", "sampling_probs", "step_counts")
 _MAYBE_INFINITE = ("shape", "sensitivities")  # of a search's distribution; of a mixture, whose shifts have signs
 
 
@@ -201,7 +202,7 @@ def _plain(name: str, value: Any) -> Any:
     """A field of an event: a plain `int`, if it counts something, or `float`, neither of them negative; or an event as it is."""
     from dp_accounting import DpEvent
 
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and name in _MAYBE_SEVERAL:
         return [_plain(name, item) for item in value]
     if isinstance(value, DpEvent):
         return value

@@ -112,9 +112,10 @@ class Ledger:
                 continue
             if entry.nonce in known:
                 raise UsageError(
-                    f"the ledger has two entries of one nonce, {known[entry.nonce]!r} and {entry.label!r}: their noise is the "
-                    "same, so that their difference has none, and their total would be false. Give each run a key of its own, "
-                    "such as jaxdp.key_from_entropy(), or count a run that is in both ledgers once"
+                    f"the ledger has two entries of one nonce, {known[entry.nonce]!r} and {entry.label!r}: their noise may "
+                    "be the same (one seed and one description of the run, or one key twice), so that their difference has none, "
+                    "and their total would be false. Give each run a key of its own, such as jaxdp.key_from_entropy(), or count "
+                    "a run that is in both ledgers once"
                 )
             known[entry.nonce] = entry.label
 

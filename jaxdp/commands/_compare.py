@@ -56,6 +56,9 @@ def compare(options: CompareOptions) -> None:
         raise UsageError("jaxdp compare needs folders of finished runs: give one or more, such as runs")
     runs = finished_runs(options.folders)
     plot_comparison(runs, output)
+    is_private = not all(run["is_published"] for run in runs)
+    if is_private and output.is_file():
+        output.chmod(0o600)
     if options.json:
         print(json.dumps(runs, indent=2))
         return
@@ -65,6 +68,11 @@ def compare(options: CompareOptions) -> None:
     for shown in comparison_tables(runs, wide=console.width >= _WIDE):
         console.print(shown)
     say(console, f"the same against ε: {output}")
+    if is_private:
+        say(
+            console,
+            "not to be shared: figures of people held back, or of models without privacy, are computed without noise",
+        )
 
 
 def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
@@ -87,7 +95,7 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
                 f"{given} holds no finished run: give the folder that `jaxdp train` made, or one that holds several"
             )
         for path in finished:
-            summary = RunFolder(path).summary()
+            summary, published = RunFolder(path).summary(), RunFolder(path).read_json("summary.json")
             if (ranked_by := figure_of(summary)) not in summary:
                 raise UsageError(
                     f"{path / 'summary.json'} has no accuracy: it was measured on people held back, or without privacy, and "
@@ -103,7 +111,7 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
                     shown["seconds"] = float(shown["seconds"])
                 total = max(epsilon, float(summary.get("total_epsilon", epsilon))) if epsilon is not None else None
             spent = {"epsilon": epsilon, "total_epsilon": total, "accountant": accountant}
-            runs.append({"name": path.resolve().name, **spent, **shown})
+            runs.append({"name": path.resolve().name, "is_published": ranked_by in published, **spent, **shown})
     return sorted(runs, key=lambda run: run["test_rmse"] if run["test_accuracy"] is None else -run["test_accuracy"])
 
 

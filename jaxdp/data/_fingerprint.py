@@ -2,7 +2,7 @@
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -19,10 +19,7 @@ def fingerprint(*arrays: np.ndarray, secret: bytes) -> str:
     Without a secret, whoever knows all records but one finds that one by trying: never keep a plain hash of private records.
     """
     digest = hmac.new(secret, digestmod=hashlib.sha256)
-    for given in arrays:
-        array = np.asarray(_checks.array("an array", given, "give arrays of numbers"))
-        digest.update(_kind(array.dtype, array.shape))
-        digest.update(np.ascontiguousarray(array).tobytes())
+    _add_arrays(arrays, [digest])
     return digest.hexdigest()
 
 
@@ -41,14 +38,15 @@ class Fingerprints:
     """
 
     def __init__(self, read: tuple[np.ndarray, ...] | Source, progress: Progress = no_progress) -> None:
-        self._read, self._progress = read, progress
+        self._parts, self._progress = (read,) if isinstance(read, Source) else read, progress
         self._expected: list[bytes] = []
         self._known: dict[bytes, str] = {}
 
-    def also(self, *arrays: np.ndarray) -> "Fingerprints":
-        """Those of the same data, held in memory, and of further arrays."""
-        assert not isinstance(self._read, Source)
-        return Fingerprints((*self._read, *arrays), self._progress)
+    def also(self, *parts: np.ndarray | Source) -> "Fingerprints":
+        """Those of the same data, and of further arrays and sources."""
+        joined = Fingerprints((), self._progress)
+        joined._parts = (*self._parts, *parts)
+        return joined
 
     def expect(self, secret: bytes) -> None:
         """Say before the first is asked for that the one under this secret will be, too."""
@@ -58,18 +56,26 @@ class Fingerprints:
         """The fingerprint under a secret."""
         if secret not in self._known:
             secrets = [each for each in dict.fromkeys((secret, *self._expected)) if each not in self._known]
-            self._known.update(zip(secrets, self._under(secrets), strict=True))
+            digests = [hmac.new(each, digestmod=hashlib.sha256) for each in secrets]
+            for part in self._parts:
+                if isinstance(part, Source):
+                    _add_source(part, digests, self._progress)
+                else:
+                    _add_arrays([part], digests)
+            self._known.update(zip(secrets, (digest.hexdigest() for digest in digests), strict=True))
         return self._known[secret]
 
-    def _under(self, secrets: list[bytes]) -> list[str]:
-        if isinstance(self._read, Source):
-            return _of_source(self._read, secrets, self._progress)
-        return [fingerprint(*self._read, secret=secret) for secret in secrets]
+
+def _add_arrays(arrays: Iterable[np.ndarray], digests: Sequence[hmac.HMAC]) -> None:
+    for given in arrays:
+        array = np.asarray(_checks.array("an array", given, "give arrays of numbers"))
+        for digest in digests:
+            digest.update(_kind(array.dtype, array.shape))
+            digest.update(np.ascontiguousarray(array).tobytes())
 
 
-def _of_source(source: Source, secrets: Iterable[bytes], progress: Progress) -> list[str]:
-    """`fingerprint(inputs, labels)` under each secret, of the records of a source as arrays; they are read once."""
-    digests = [hmac.new(secret, digestmod=hashlib.sha256) for secret in secrets]
+def _add_source(source: Source, digests: Sequence[hmac.HMAC], progress: Progress) -> None:
+    """As of the inputs and the labels of all records as arrays; they are read once."""
 
     def update(content: bytes) -> None:
         for digest in digests:
@@ -87,7 +93,6 @@ def _of_source(source: Source, secrets: Iterable[bytes], progress: Progress) -> 
     next(done, None)  # which ends the bar
     update(_kind(np.dtype(one_label.dtype), (len(source), *one_label.shape)))
     update(np.concatenate(labels).tobytes())
-    return [digest.hexdigest() for digest in digests]
 
 
 def _kind(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:

@@ -232,3 +232,9 @@ def test_a_total_below_the_figure_of_one_of_its_parts_says_why() -> None:
     )
     much = Ledger().add(gaussian_event(noise_multiplier=1.0), "a mean")
     assert "for this training alone" not in run.statement(delta=1e-5, spent_before=much)
+
+
+def test_a_list_for_a_number_is_refused() -> None:
+    entry = {"label": "a run", "event": {"type": "GaussianDpEvent", "noise_multiplier": [1.0]}}
+    with pytest.raises(jaxdp.UsageError, match="noise_multiplier"):
+        Ledger.from_dict({"adjacency": "add_or_remove_one", "unit": "example", "entries": [entry]})

@@ -12,7 +12,9 @@ import jaxdp
 from jaxdp import cli
 from jaxdp.commands.train import TrainOptions
 from jaxdp.commands.train._held_back import best_of, has_stopped, scale_after
+from jaxdp.commands.train._problem import problem_of
 from jaxdp.commands.train._tables import table_problem
+from jaxdp.data import Classes, Labelled
 from jaxdp.data._on_disk import columns
 
 MADE = ["lookalike", "--rows", "500", "--features", "8", "--targets", "3", "--test-rows", "9"]
@@ -35,6 +37,19 @@ def test_the_best_loss_is_the_least_and_the_first_of_several() -> None:
     assert not has_stopped([1.0, 2.0, 3.0], 3)
     assert not has_stopped([math.nan, 3.0, 2.0], 2)
     assert not has_stopped([], 1)
+
+
+def test_other_people_held_back_are_other_data(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    images = random.integers(0, 256, (40, 4, 4, 1), np.uint8)
+    given, other = ((images, (np.arange(40) + i) % 2) for i in (0, 1))
+    options = TrainOptions(dataset="a set", output=tmp_path)
+
+    def of(test: tuple[np.ndarray, ...], public: bool) -> str:
+        labelled = Labelled(name="a set", train=given, test=test, task=Classes(2), public_test=public)
+        return problem_of(labelled, options).fingerprint(b"a secret")
+
+    assert of(given, public=True) == of(other, public=True) != of(given, public=False) != of(other, public=False)
 
 
 def test_the_learning_rate_falls_after_epochs_without_a_better_loss() -> None:

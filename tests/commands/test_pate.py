@@ -394,6 +394,23 @@ def test_predictions_of_others_are_labelled_and_analysed_from_npy_and_csv_alike(
     assert "would cost otherwise" in refused(["pate", "analyze", *fewer], capsys)
 
 
+def test_labels_that_another_process_made_meanwhile_are_not_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "p.npy", np.random.default_rng(0).integers(0, 2, (30, 40)))
+    command = ["pate", "label", str(tmp_path / "p.npy"), "--num-classes", "2", "--records", "3000", "--output"]
+    create = RunFolder.create
+
+    def before_another(path: Path) -> RunFolder:
+        monkeypatch.setattr(RunFolder, "create", create)
+        folder = create(path)
+        cli.main([*command, str(path)])
+        return folder
+
+    monkeypatch.setattr(RunFolder, "create", before_another)
+    assert "holds labels already" in refused([*command, str(tmp_path / "labels")], capsys)
+
+
 @pytest.mark.slow
 def test_labels_that_a_kill_left_without_their_statement_get_it_and_are_not_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -156,6 +156,9 @@ def test_what_is_published_predicts_without_the_rest(
     assert run.summary is not None
     assert "test_loss" not in run.summary
     assert "stayed in the folder private/" in refused(["compare", str(copied)], capsys)
+    cli.main(["compare", str(ours), "--output", str(tmp_path / "compared.png")])  # of people held back
+    assert "not to be shared" in capsys.readouterr().out
+    assert (tmp_path / "compared.png").stat().st_mode & 0o077 == 0
     cli.main(["train", "--resume", str(copied)])
     assert "differential privacy" in " ".join(capsys.readouterr().out.split()).replace("-", " ")
 

@@ -54,12 +54,11 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
         if not (folder.path / "statement.json").exists() and (folder.private / "statement.json").exists():
             _state_what_was_broken_off(options, folder, console)
             return
-        raise UsageError(
-            f"--output={options.output} holds labels already: labelling again costs again; give another folder"
-        )
+        _refuse_labels(folder)
     folder = RunFolder.create(options.output)
     keys = KeySource(options.seed, ["pate label", that_matter(options)], Fingerprints((predictions.astype(np.int64),)))
     with folder.locked():
+        _refuse_labels(folder)  # of another process, since the folder was looked at
         folder.write_json(_OPTIONS, _plain(options))
         released = release(
             predictions,
@@ -77,6 +76,13 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
     say(console, check_predictions(predictions))
     console.print(epsilon_table(folder.read_json(f"{PRIVATE}/report.json")))
     say(console, f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}")
+
+
+def _refuse_labels(folder: RunFolder) -> None:
+    if (folder.path / "labels.csv").exists():
+        raise UsageError(
+            f"--output={folder.path} holds labels already: labelling again costs again; give another folder"
+        )
 
 
 def _plain(options: LabelOptions) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def problem_of(
     Args:
         data: the data set.
         options: with the model and what it takes.
-        read: all that was read of the data; by default the part to train on.
+        read: all that was read of the data; by default the part to train on, and people held back, whose losses may decide how
+            training goes on.
         spent: what preparing the data has cost; by default nothing.
         progress: shows how far the fingerprint of data on disk is.
 
@@ -75,6 +76,9 @@ def problem_of(
     """
     inputs, _ = columns(data.train)
     check_shape(options, inputs.shape[1:])
+    fingerprint = Fingerprints(data.train if read is None else read, progress)
+    if read is None and not data.public_test:
+        fingerprint = fingerprint.also(*((data.test,) if isinstance(data.test, Source) else data.test))
     return Problem(
         name=data.name,
         train=data.train,
@@ -87,7 +91,7 @@ def problem_of(
             **_taken(options),
         ),
         described=data.described,
-        fingerprint=Fingerprints(data.train if read is None else read, progress),
+        fingerprint=fingerprint,
         public_test=data.public_test,
         spent=Ledger() if spent is None else spent,
     )
