@@ -2,7 +2,7 @@
 
 The gradient with respect to these zeros is the cotangent of each site's output: with the other operands it is all that a
 rule needs. In a scan, each step has a zero of its own, and what it computes for its way back is kept for all steps at once: that
-is what a recurrent model's memory and time go into, and what is cheap to compute again isn't kept.
+is what a recurrent model's memory and time go into on a GPU or TPU, where what is cheap to compute again isn't kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..._platform import default_platform
 from ...jaxprs import evaluate
 from ...jaxprs._jaxpr import (
     ARITHMETIC,
@@ -104,7 +105,7 @@ def _scan(eqn: Eqn, args: Sequence[Any], taps: Taps, path: Path) -> tuple[list[A
         outs, seen = _run(parts.body, [*consts, *carry, *slices], dict(zip(keys, taps, strict=True)), path)
         return outs[: parts.num_carry], (outs[parts.num_carry :], [seen[key] for key in keys])
 
-    if _may_be_computed_again(eqn):
+    if default_platform().computes_again and _may_be_computed_again(eqn):
         step = jax.checkpoint(step, prevent_cse=False, policy=_is_kept)
     with in_context_of(eqn):
         scanned = (list(args[first:]), list(taps.values()))
