@@ -420,6 +420,12 @@ LOOKUPS = {
     ),
     "one gather": lambda table, ids, weights: jnp.sum(table[ids] * weights),
     "a loop": _scanned,
+    "casts": lambda table, ids, weights: sum(
+        jnp.sum(table.astype(jnp.float16)[i[None]].astype(jnp.float32) * w) for i, w in zip(ids, weights, strict=True)
+    ),
+    "a column and rows": lambda table, ids, weights: (
+        jnp.vdot(table.T[:, ids[:1]].T, weights[:1]) + jnp.sum(table[ids[1:]] * weights[1:])
+    ),
     "columns": lambda table, ids, weights: (
         jnp.sum(table.T[:, ids[:2]] * weights[:2].T) + jnp.sum(table.T[:, ids[2:]] * weights[2:].T)
     ),

@@ -356,9 +356,8 @@ def _component(
             sites = tuple(replace(site, rounded=True, by_products=_by_products(site, arithmetic)) for site in sites)
         aligned = _align(sites, origins) if rearranged else None
         one_value = len(sources) == 1 and anchors == tuple(sources)
-        is_aligned = aligned is not None
+        sites, is_aligned = aligned or sites, aligned is not None
         choice = _by_rules(sites, anchors, arithmetic, aligned=is_aligned, together=together, one_value=one_value)
-        sites = aligned or sites
     return Component(tuple(used), sites, direct, tuple(sources), rearranged, anchors, choice)
 
 
@@ -418,9 +417,9 @@ def _may_be_rounded(site: Site, arithmetic: Arithmetic) -> bool:
 
 
 def _is_mergeable(sites: Sequence[Site]) -> bool:
-    """Whether all are uses of one value, the same way round, by rules that share a way to merge them."""
-    (merge, *others), sources = {site.rule.merge for site in sites}, {site.source for site in sites}
-    return merge is not None and not others and len(sources) == 1 and not any(site.swap for site in sites)
+    """Whether all of them, which are on the same axes, are the same way round, by rules that share a way to merge them."""
+    merge, *others = {site.rule.merge for site in sites}
+    return merge is not None and not others and not any(site.swap for site in sites)
 
 
 def _align(sites: tuple[Site, ...], origins: Mapping[Var, Origin]) -> tuple[Site, ...] | None:

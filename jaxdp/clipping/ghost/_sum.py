@@ -274,7 +274,7 @@ def _sum_component(unkept: _Unkept, seen: _Seen, usable: Any, factor: Any, arith
     component, merged = unkept
     zero = jnp.float32(0)
     if merged is not None:
-        site = component.sites[0]
+        site = component.sites[0]  # all are views of the same entries
         return {site.source: sum_lookups(site, merged.entry, select(merged.rows, factor))}
     if any(site.lengths for site in component.sites):
         # Zeros that XLA knows it shares with those that a loop writes over, and a GPU keeps them for as long as the loop runs.

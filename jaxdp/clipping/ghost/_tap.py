@@ -33,6 +33,7 @@ from ...jaxprs._jaxpr import (
 from ._plan import Path, Site
 
 Taps = dict[Path, Any]
+_ROUNDED_RIGHT = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
 
 
 def make_taps(sites: dict[Path, Site]) -> Taps:
@@ -114,10 +115,14 @@ def _scan(eqn: Eqn, args: Sequence[Any], taps: Taps, path: Path) -> tuple[list[A
 
 
 def _may_be_computed_again(scan: Eqn) -> bool:
-    """Whether JAX can: its `checkpoint` rounds what is kept to its own type, and complex numbers have no rounding."""
+    """Whether JAX can: its `checkpoint` rounds what is kept to its own type, which is right for floats as IEEE has them alone."""
     variables = (v for eqn in all_equations(scan.params["jaxpr"]) for v in (*eqn.invars, *eqn.outvars))
-    has_rounding = lambda v: hasattr(v.aval, "dtype") and not jnp.issubdtype(v.aval.dtype, jnp.complexfloating)
-    return all(map(has_rounding, variables)) and not has_its_own_gradient(scan)
+    return all(map(_stays_as_it_is, variables)) and not has_its_own_gradient(scan)
+
+
+def _stays_as_it_is(variable: Any) -> bool:
+    dtype = getattr(variable.aval, "dtype", None)
+    return dtype is not None and (dtype in _ROUNDED_RIGHT or not jnp.issubdtype(dtype, jnp.inexact))
 
 
 def _is_kept(primitive: Any, *operands: Any, **_: Any) -> bool:
