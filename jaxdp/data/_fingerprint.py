@@ -38,14 +38,14 @@ class Fingerprints:
     """
 
     def __init__(self, read: tuple[np.ndarray, ...] | Source, progress: Progress = no_progress) -> None:
-        self._parts, self._progress = (read,) if isinstance(read, Source) else read, progress
+        self._read, self._progress = (read,) if isinstance(read, Source) else read, progress
         self._expected: list[bytes] = []
         self._known: dict[bytes, str] = {}
 
     def also(self, *parts: np.ndarray | Source) -> "Fingerprints":
         """Those of the same data, and of further arrays and sources."""
         joined = Fingerprints((), self._progress)
-        joined._parts = (*self._parts, *parts)
+        joined._read = (*self._read, *parts)
         return joined
 
     def expect(self, secret: bytes) -> None:
@@ -57,7 +57,7 @@ class Fingerprints:
         if secret not in self._known:
             secrets = [each for each in dict.fromkeys((secret, *self._expected)) if each not in self._known]
             digests = [hmac.new(each, digestmod=hashlib.sha256) for each in secrets]
-            for part in self._parts:
+            for part in self._read:
                 if isinstance(part, Source):
                     _add_source(part, digests, self._progress)
                 else:
