@@ -33,20 +33,18 @@ class Fingerprints:
     Those of records on disk are those of the arrays that they would be in memory.
 
     Args:
-        read: what is read of the data: arrays, or a source of (input, label).
+        read: what is read of the data: arrays and sources of (input, label), or a source alone.
         progress: shows how far it is, where records are read.
     """
 
-    def __init__(self, read: tuple[np.ndarray, ...] | Source, progress: Progress = no_progress) -> None:
+    def __init__(self, read: tuple[np.ndarray | Source, ...] | Source, progress: Progress = no_progress) -> None:
         self._read, self._progress = (read,) if isinstance(read, Source) else read, progress
         self._expected: list[bytes] = []
         self._known: dict[bytes, str] = {}
 
     def also(self, *parts: np.ndarray | Source) -> "Fingerprints":
         """Those of the same data, and of further arrays and sources."""
-        joined = Fingerprints((), self._progress)
-        joined._read = (*self._read, *parts)
-        return joined
+        return Fingerprints((*self._read, *parts), self._progress)
 
     def expect(self, secret: bytes) -> None:
         """Say before the first is asked for that the one under this secret will be, too."""

@@ -3,9 +3,9 @@
 A seed repeats a run and never couples two. Keys follow by SHA-256 from the seed, the options, the plan, the fold, what was
 spent before with its nonces, the data, people held back and the canaries in them, so that a run that differs in any of them
 (where it runs and lies, the microbatch size, the versions of packages, and the code of a model of one's own are none of them)
-draws other batches and other noise: the difference of two models, or one model on two neighbouring data sets, never comes without
-noise. A seed has 32 bits all
-the same, few enough to try them all; what a run is to hide it draws from the operating system.
+draws other batches and other noise: the difference of two models, or one model on two neighbouring data sets, never comes
+without noise. A seed has 32 bits all the same, few enough to try them all; what a run is to hide it draws from the operating
+system.
 """
 
 import hashlib

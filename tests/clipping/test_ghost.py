@@ -445,6 +445,19 @@ def test_lookups_whose_cotangents_cancel_take_nothing_from_the_others(name: str)
     assert distance(whole.grads, without.grads) <= 1e-4  # its own gradient is zero
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(2, 64), (64, 64)])
+def test_uses_of_a_matrix_that_cancel_move_the_others_by_less_than_a_hundredth(rows: int, columns: int) -> None:
+    size = 1000
+    left = jnp.ones((size, rows))
+    right = jnp.full((size, columns), 0.04 * 8 / math.sqrt(rows * columns))
+    first, second = (right.at[0].set(sign * 1e6) for sign in (1, -1))
+    loss = lambda w, example: jnp.vdot(example[0] @ w, example[1]) + jnp.vdot(example[0] @ w, example[2])
+    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost"))
+    whole = grad_fn(jnp.zeros((rows, columns)), (left, first, second))
+    without = grad_fn(jnp.zeros((rows, columns)), (left, first, second), mask=jnp.arange(size) > 0)
+    assert distance(whole.grads, without.grads) <= 0.01  # its own gradient is zero
+
+
 @pytest.mark.parametrize("name", LOOKUPS)
 @pytest.mark.parametrize("entries", [3, 300])
 def test_lookups_that_meet_are_clipped_as_the_loop_clips(name: str, entries: int) -> None:

@@ -31,9 +31,9 @@ from ...jaxprs._jaxpr import (
     scan_parts,
 )
 from ._plan import Path, Site
+from .rules._rule import REAL
 
 Taps = dict[Path, Any]
-_ROUNDED_RIGHT = frozenset(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
 
 
 def make_taps(sites: dict[Path, Site]) -> Taps:
@@ -122,7 +122,7 @@ def _may_be_computed_again(scan: Eqn) -> bool:
 
 def _stays_as_it_is(variable: Any) -> bool:
     dtype = getattr(variable.aval, "dtype", None)
-    return dtype is not None and (dtype in _ROUNDED_RIGHT or not jnp.issubdtype(dtype, jnp.inexact))
+    return dtype is not None and (dtype in REAL or not jnp.issubdtype(dtype, jnp.inexact))
 
 
 def _is_kept(primitive: Any, *operands: Any, **_: Any) -> bool:

@@ -106,7 +106,7 @@ def equal_cotangents(eqn: Eqn, body: JaxprParts) -> bool:
 
 
 def merge(uses: Sequence[OuterProducts]) -> Lookups:
-    """The gradient by several lookups in one table as one use, of which each entry has one row.
+    """What several lookups in one table add to each of its entries.
 
     Args:
         uses: the entries, and the cotangents, of which a single row goes with all entries.
