@@ -51,11 +51,11 @@ def _passed(randomness: Any, values: Any, carried: Any) -> Any:
 
 @_passed.def_vmap
 def _under_vmap(axis_size: int, batched: Any, randomness: Any, values: Any, carried: Any) -> tuple[Any, Any]:
-    del axis_size, randomness, values
+    del axis_size
     of_randomness, of_values, of_carried = batched
     if any(jax.tree.leaves(of_values)) and not any(jax.tree.leaves(of_randomness)):
         raise _shared("vmap")
-    return carried, of_carried
+    return _passed(randomness, values, carried), of_carried  # the question stays for a vmap around this one
 
 
 def _words(leaf: Any) -> Any:

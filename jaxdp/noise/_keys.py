@@ -15,6 +15,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Key, UInt32
 
 from .. import _checks
+from .._errors import UsageError
 
 
 @enum.unique
@@ -73,7 +74,16 @@ def key_from_entropy() -> jax.Array:
 
     Returns:
         A scalar key array of the generator "threefry2x32", whichever is JAX's default.
+
+    Raises:
+        UsageError: within `jax.jit`, a loop of JAX's or whatever else traces: the key would become a constant of the program.
     """
+    if isinstance(jax.numpy.zeros(()), Tracer):
+        raise UsageError(
+            "key_from_entropy is called within a function that JAX traces (jax.jit, jax.lax.scan or map): it would be drawn once, "
+            "and every call and every step would get the same noise, so that their difference has none. Make the key outside "
+            "and hand it over as an argument, or as many as there are steps by jax.random.split"
+        )
     return key_of_bytes(os.urandom(64))
 
 

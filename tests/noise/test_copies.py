@@ -59,6 +59,22 @@ def test_vmap_over_keys_as_well_is_not(name: str) -> None:
     jax.eval_shape(jax.vmap(RELEASES[name]), VALUES, keys)
 
 
+@pytest.mark.parametrize("name", RELEASES)
+def test_vmap_over_values_around_one_over_keys_is_refused(name: str) -> None:
+    keys = jax.random.split(jax.random.key(0), 3)
+    over_keys, over_both = jax.vmap(RELEASES[name], (None, 0)), jax.vmap(RELEASES[name])
+    for fn, values in ((over_keys, VALUES), (jax.jit(over_keys), VALUES), (over_both, jnp.zeros((2, 3, 3)))):
+        with pytest.raises(jaxdp.UsageError, match="vmap gives each copy values of its own and all of them one key"):
+            jax.eval_shape(jax.vmap(fn, (0, None)), values, keys)
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_vmap_over_keys_and_values_within_one_over_both_is_not(name: str) -> None:
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (4, 2)))
+    jax.eval_shape(jax.vmap(jax.vmap(RELEASES[name])), jnp.zeros((4, 2, 3)), keys)
+    jax.eval_shape(jax.vmap(jax.vmap(RELEASES[name], (None, 0)), (None, 0)), jnp.zeros(3), keys)
+
+
 def test_copies_with_keys_of_their_own_have_the_noise_that_each_has_alone() -> None:
     keys = jax.random.split(jax.random.key(0), 2)
     alone = jax.jit(privatized)

@@ -182,6 +182,15 @@ def test_odd_shapes_scalars_and_empty_leaves_are_drawn() -> None:
         assert draw(jax.random.key(0), shape).shape == shape
 
 
+def test_a_key_from_entropy_is_refused_where_a_program_would_keep_it() -> None:
+    drawn = lambda x: x + jax.random.uniform(key_from_entropy())
+    in_a_loop = lambda x: jax.lax.map(drawn, jnp.full(2, x))
+    for fn in (jax.jit(drawn), in_a_loop, jax.checkpoint(drawn), jax.jit(jax.grad(drawn))):
+        with pytest.raises(UsageError, match="every call and every step would get the same noise"):
+            fn(1.0)
+    assert drawn(1.0) != drawn(1.0)
+
+
 def test_a_key_from_entropy_fills_all_its_bits() -> None:
     words = np.stack([np.asarray(jax.random.key_data(key_from_entropy())) for _ in range(64)])
     assert len(np.unique(words[:, 0])) == len(np.unique(words[:, 1])) == 64
