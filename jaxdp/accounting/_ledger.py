@@ -25,7 +25,7 @@ from ._epsilon import (
 from ._events import event_from_dict, event_to_dict, with_float_noise
 from ._grid import affordable_interval
 from ._kinds import holds_a_response
-from ._reach import delta_left
+from ._reach import BeyondReachError, delta_left
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -136,11 +136,12 @@ class Ledger:
         """A ledger with the entries of both.
 
         Raises:
-            UsageError: where they hold under other relations or for other units, and where both have an entry of one nonce.
+            UsageError: where they hold under other relations or for other units, unless one is `Ledger()`, and where both have an
+                entry of one nonce.
         """
         _checks.instance("other", other, Ledger, "give a jaxdp.accounting.Ledger")
-        if not self.entries:
-            return other if other.entries else self
+        if self == Ledger():  # nothing spent, and nothing said of what will be
+            return other
         self.check_like(other)
         return replace(self, entries=(*self.entries, *other.entries))
 
@@ -149,7 +150,7 @@ class Ledger:
         _checks.instance("ledger", other, Ledger, "give a jaxdp.accounting.Ledger")
         for name in ("adjacency", "unit"):
             ours, theirs = getattr(self, name), getattr(other, name)
-            if other.entries and ours != theirs:
+            if other != Ledger() and ours != theirs:
                 raise UsageError(
                     f"a ledger with {name}={ours!r} can't take entries with {name}={theirs!r}: account both under one {name}"
                 )
@@ -225,13 +226,22 @@ class Ledger:
             composed = composed_by(name, event, self.adjacency, interval)
             coarse = interval if interval > PLD_INTERVAL else None
             parts.append((name, event, composed, coarse, tuple(entry.label for entry in entries)))
-        candidates = []
+        candidates: list[tuple[float, list[Spent]]] = []
+        refused: BeyondReachError | None = None
         for share in _SHARES:
-            spent = [
-                replace(spent_by(composed, name, event, part * delta, self.adjacency), interval=coarse)
-                for (name, event, composed, coarse, _), part in zip(parts, (share, 1 - share), strict=True)
-            ]
-            candidates.append((sum(each.epsilon for each in spent), spent))
+            try:
+                spent = [
+                    replace(spent_by(composed, name, event, part * delta, self.adjacency), interval=coarse)
+                    for (name, event, composed, coarse, _), part in zip(parts, (share, 1 - share), strict=True)
+                ]
+            except BeyondReachError as error:  # too little of δ for noise that ends; another share may do
+                refused = error
+            else:
+                candidates.append((sum(each.epsilon for each in spent), spent))
+        if refused is not None and not candidates:
+            raise BeyondReachError(
+                f"delta={delta:g} is divided between RDP and PLD here, and no part is enough: {refused}"
+            )
         epsilon, spent = min(candidates, key=lambda each: each[0])
         return Total(epsilon, delta, tuple((each, part[-1]) for each, part in zip(spent, parts, strict=True)))
 

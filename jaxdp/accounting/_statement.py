@@ -73,7 +73,7 @@ def statement(
         Ledger(adjacency=run.adjacency, unit=run.unit).check_like(spent_before)  # also of a run that has made no step
     made = run.steps if steps is None else _checks.whole("steps", steps, "give a number of the run's steps")
     unit, several = run.unit_in_words
-    before = spent_before or Ledger(adjacency=run.adjacency)
+    before = spent_before or Ledger(adjacency=run.adjacency, unit=run.unit)
     return "\n\n".join(
         [
             _guarantee(run, delta, made, accountant, alone=not before.entries),

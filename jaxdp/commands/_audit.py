@@ -215,16 +215,19 @@ def _check_folder(folder: Path, *, overwrite: bool) -> None:
 
 
 def _write(folder: Path, found: "attacks.Report", attacked: Attacked) -> None:
-    """The folder of the results, for its owner alone: they are computed on canaries without noise."""
+    """The results, for their owner alone: they are computed on canaries without noise."""
     from ..runs._plot_of_audit import plot_audit
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(
+            mode=0o700, parents=True, exist_ok=True
+        )  # one that is there keeps its rights, and what else lies in it
         plot_audit(found, f"audit of {attacked.name}", folder / "audit.png")
         written = RunFolder(folder)
         written.write_text("audit.txt", found.in_words(*attacked.said) + "\n")
         written.write_json("audit.json", found.to_dict())
-        close_to_others(folder)
+        for name in _FILES:
+            close_to_others(folder / name)
     except OSError as error:
         raise UsageError(f"--output={folder} can't be written ({error.strerror}): give a folder that can") from error
 

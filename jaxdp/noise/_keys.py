@@ -80,9 +80,9 @@ def key_from_entropy() -> jax.Array:
     """
     if isinstance(jax.numpy.zeros(()), Tracer):
         raise UsageError(
-            "key_from_entropy is called within a function that JAX traces (jax.jit, jax.lax.scan or map): it would be drawn once, "
-            "and every call and every step would get the same noise, so that their difference has none. Make the key outside "
-            "and hand it over as an argument, or as many as there are steps by jax.random.split"
+            "key_from_entropy is called within a function that JAX traces (jax.jit, jax.lax.scan or map): it would be drawn "
+            "once, and every call and every step would get the same noise, so that their difference has none. Make the key "
+            "outside and hand it over as an argument, or as many as there are steps by jax.random.split"
         )
     return key_of_bytes(os.urandom(64))
 

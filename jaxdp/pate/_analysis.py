@@ -63,9 +63,14 @@ class Report:
     conversion: str = "tight"
 
     @cached_property
-    def data_independent_pld(self) -> accounting.Spent:
-        """The data-independent ε by privacy loss distributions, which is tighter. Safe to publish."""
-        return accounting.event_epsilon(self.event, delta=self.delta, accountant="pld")
+    def data_independent_pld(self) -> accounting.Spent | None:
+        """The data-independent ε by privacy loss distributions, which is tighter; None where that takes more than seconds, as for
+        262,145 answers under Laplace noise. Safe to publish.
+        """
+        try:
+            return accounting.event_epsilon(self.event, delta=self.delta, accountant="pld")
+        except accounting.TooLargeError:
+            return None
 
     @property
     def epsilon_by_query(self) -> Float64[np.ndarray, " queries"]:
@@ -97,10 +102,11 @@ class Report:
                 " It counts the answers that there were, a number that came out of the votes: what might have come out, a budget "
                 "set before bounds (jaxdp.pate.within_budget)."
             )
+        pld = self.data_independent_pld
         lines = [
             f"{self.answered:,} of {self.asked:,} queries answered, δ = {self.delta:g}.",
-            f"Data-independent: ε = {accounting.rounded_up(self.data_independent.epsilon)} (RDP), "
-            f"{accounting.rounded_up(self.data_independent_pld.epsilon)} (PLD). Safe to publish.{counted}",
+            f"Data-independent: ε = {accounting.rounded_up(self.data_independent.epsilon)} (RDP)"
+            f"{'' if pld is None else f', {accounting.rounded_up(pld.epsilon)} (PLD)'}. Safe to publish.{counted}",
             f"Data-dependent: ε = {accounting.rounded_up(self.data_dependent.epsilon)}. Private: it tells how much the teachers "
             "agreed.",
             f"All of it holds where one record decides no more than one of the {self.teachers:,} teachers' votes on each query.",

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..accounting import accountants_of, epsilon_at_interval
+from ..accounting import accountants_of, epsilon_at_interval, rounded_up
 from ..dpsgd._run import DPSGD
 from ._pictures import COLORS, new_figure, panels, save_figure
 from ._report import figure_of
@@ -63,7 +63,7 @@ def plot_epsilon(run: DPSGD, delta: float, path: Path) -> None:
         if name in accountants_of(run.event, run.adjacency):
             spent = lambda step, by=name: epsilon_at_interval(run.event_of(step), delta, by, run.adjacency, _INTERVAL)
             values = [spent(step).epsilon for step in steps]
-            label = f"{_NAMES[name]} ({values[-1]:.3f})"
+            label = f"{_NAMES[name]} ({rounded_up(values[-1], 3)})"
             axis.plot(steps, values, drawstyle=style, label=label)
     axis.set_xlabel("steps")
     axis.set_ylabel(f"ε at δ = {delta:g}")

@@ -5,7 +5,9 @@ import math
 from typing import Any
 
 import dp_accounting as dp
+import jax
 import numpy as np
+import optax
 import pytest
 import scipy.stats
 from dp_accounting.dp_event import RepeatAndSelectDpEvent
@@ -17,12 +19,13 @@ from jaxdp import UsageError, accounting
 from jaxdp.accounting import (
     Ledger,
     RandomSearch,
+    accountants_of,
     event_epsilon,
     gaussian_event,
     poisson_event,
     truncated_poisson_event,
 )
-from jaxdp.mechanisms import RandomizedResponse
+from jaxdp.mechanisms import Exponential, RandomizedResponse
 
 TRAINING = poisson_event(noise_multiplier=1.1, sample_rate=0.01, steps=100)
 TRUNCATED = truncated_poisson_event(
@@ -238,3 +241,29 @@ def test_a_list_for_a_number_is_refused() -> None:
     entry = {"label": "a run", "event": {"type": "GaussianDpEvent", "noise_multiplier": [1.0]}}
     with pytest.raises(jaxdp.UsageError, match="noise_multiplier"):
         Ledger.from_dict({"adjacency": "add_or_remove_one", "unit": "example", "entries": [entry]})
+
+
+def test_an_empty_ledger_holds_what_it_was_made_for() -> None:
+    training = Ledger().add(TRAINING, "training")
+    for declared in (Ledger(adjacency="replace_one"), Ledger(unit="user")):
+        with pytest.raises(jaxdp.UsageError, match="can't take entries with"):
+            declared.extend(training)
+        with pytest.raises(jaxdp.UsageError, match="can't take entries with"):
+            training.extend(declared)
+        assert Ledger().extend(declared) == declared.extend(Ledger()) == declared
+    run = jaxdp.DPSGD(num_examples=9, expected_batch_size=3, steps=1, clip_norm=1.0, noise_multiplier=1.0)
+    with pytest.raises(jaxdp.UsageError, match="can't take entries with unit='user'"):  # and not behind the last step
+        run.make_step(lambda w, x: w * x, optax.sgd(0.1)).init(1.0, jax.random.key(0), spent_before=Ledger(unit="user"))
+
+
+def test_a_share_of_delta_that_the_noise_ends_within_is_left_out() -> None:
+    little = truncated_poisson_event(
+        noise_multiplier=0.53, sample_rate=0.01, num_examples=100_000, truncated_batch_size=1000, steps=1000
+    )
+    ledger = Ledger().add(little, "training").add(Exponential(epsilon=0.1, sensitivity=1.0).event, "a choice")
+    assert accountants_of(ledger.event) == ()
+    assert ledger.total(delta=9e-6).epsilon < ledger.total(delta=8.9e-6).epsilon
+    with pytest.raises(
+        jaxdp.UsageError, match="delta=7e-06 is divided between RDP and PLD here, and no part is enough"
+    ):
+        ledger.total(delta=7e-6)

@@ -48,6 +48,18 @@ def test_scores_of_a_file_are_audited(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "No ε was claimed" in shown
 
 
+def test_what_else_lies_in_the_folder_keeps_its_rights(tmp_path: Path) -> None:
+    script, file = tmp_path / "script.sh", scores_of(tmp_path / "mine.csv", 2.0)
+    script.touch()
+    script.chmod(0o755)
+    tmp_path.chmod(0o755)
+    cli.main(["audit", str(file), "--output", str(tmp_path)])
+    cli.main(["audit", str(file), "--output", str(tmp_path / "new" / "folder")])
+    rights = lambda path: path.stat().st_mode & 0o777
+    assert (rights(tmp_path), rights(script), rights(tmp_path / "new" / "folder")) == (0o755, 0o755, 0o700)
+    assert {rights(tmp_path / name) for name in FILES} == {0o600}
+
+
 def test_a_claim_that_is_contradicted_ends_with_code_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         cli.main(["audit", str(scores_of(tmp_path / "mine.csv", 4.0)), "--claimed-epsilon", "1"])

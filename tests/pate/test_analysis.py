@@ -12,6 +12,7 @@ from scipy.special import erfc
 
 import jaxdp
 from jaxdp import accounting, pate
+from jaxdp.commands.pate import _release
 from jaxdp.pate import _bounds, _sanitise
 
 ORDERS = np.array([1.5, 2, 5, 8, 14, 32, 64, 200])
@@ -115,6 +116,17 @@ def test_costs_by_the_votes_fall_as_the_teachers_agree_more(scale: float) -> Non
         assert (np.diff(curve, axis=0) <= 1e-12 * curve[:-1] + 1e-15).all()
     certain = _bounds.gaussian_rdp_given_votes(np.array([-np.inf]), scale, ORDERS)
     np.testing.assert_array_equal(certain, 0)
+
+
+def test_more_laplace_noise_than_pld_counts_is_accounted_by_rdp_alone() -> None:
+    votes = np.tile([[9000, 1000]], (262_145, 1))
+    report = pate.analyze(votes, pate.LaplaceNoisyMax(gamma=2e-3))
+    assert report.data_independent_pld is None
+    assert "Data-independent: ε = 7.2780 (RDP). Safe to publish." in report.in_words()
+    assert _release.public_figures(report)["epsilon"] == {"rdp": report.data_independent.epsilon}
+    assert "by the RDP accountant of Google's dp-accounting, whatever the votes were." in _release.statement(
+        report, 10**5
+    )
 
 
 def test_the_laplace_bound_holds_only_below_its_own_limit() -> None:

@@ -183,11 +183,12 @@ def _noted(notes: tuple[str, ...]) -> str:
 
 def public_figures(report: Report) -> dict[str, Any]:
     """The cost of labelling, whatever the votes were."""
+    spent = {"rdp": report.data_independent, "pld": report.data_independent_pld}
     return {
         "asked": report.asked,
         "answered": report.answered,
         "delta": report.delta,
-        "epsilon": {"rdp": report.data_independent.epsilon, "pld": report.data_independent_pld.epsilon},
+        "epsilon": {name: each.epsilon for name, each in spent.items() if each is not None},
     }
 
 
@@ -212,8 +213,8 @@ def statement(report: Report, records: int) -> str:
     )
     return "\n\n".join(
         [
-            f"These labels satisfy {pair(independent)}-differential privacy by the RDP accountant of Google's dp-accounting, and "
-            f"{pair(pld)} by its PLD accountant. Both hold, whatever the votes were.{counted}",
+            f"These labels satisfy {pair(independent)}-differential privacy by the RDP accountant of Google's dp-accounting"
+            f"{'' if pld is None else f', and {pair(pld)} by its PLD accountant. Both hold'}, whatever the votes were.{counted}",
             "Unit and adjacency: record; two private data sets are neighbours if one is the other with one record exchanged or "
             f"blanked in its place. The number of records, {records:,}, and their places are treated as public. A record is in "
             "one shard, so it moves at most one teacher's vote on each query.",

@@ -40,10 +40,8 @@ def _rows(summary: dict[str, Any], private: dict[str, Any]) -> Iterator[tuple[st
 def _epsilon_rows(figures: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The three epsilons, each under its own name."""
     shown, at = accounting.rounded_up, f"at δ = {figures['delta']:g}"
-    yield (
-        "ε, data-independent",
-        f"{shown(figures['epsilon']['rdp'])} (RDP), {shown(figures['epsilon']['pld'])} (PLD) {at}",
-    )
+    both = ", ".join(f"{shown(spent)} ({name.upper()})" for name, spent in figures["epsilon"].items())
+    yield "ε, data-independent", f"{both} {at}"
     yield "ε, data-dependent", f"{shown(figures['data_dependent_epsilon'])} {at}; private"
     sanitised = figures["sanitised_epsilon"]
     yield (

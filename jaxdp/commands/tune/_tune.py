@@ -18,7 +18,7 @@ from rich.console import Console
 
 from ..._errors import UsageError
 from ..._interrupts import resumable, stop_here
-from ...accounting import Ledger, Spent, event_epsilon, event_from_dict, event_to_dict
+from ...accounting import Ledger, Spent, event_epsilon, event_from_dict, event_to_dict, rounded_up
 from ...dpsgd._run import DPSGD
 from ...mechanisms import Gaussian
 from ...runs._checkpoint import save_model
@@ -172,7 +172,7 @@ class _Search:
             save_model(folder.path / "model", best_run.params, best_run.step)  # anew, so that its time says nothing
             folder.keep_metrics(source.metrics())
             shutil.copyfile(source.plot, folder.plot)
-            title = f"{self.options.architecture} on {self.problem.name}, ε = {spent.epsilon:.3f} with the search"
+            title = f"{self.options.architecture} on {self.problem.name}, ε = {rounded_up(spent.epsilon, 3)} with the search"
             plot_trials(
                 trials,
                 best,
