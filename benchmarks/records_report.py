@@ -9,6 +9,8 @@ from pictures import new_figure, panels, save
 from records_rows import LINEAR, ROWS, Row
 from trained import Figures, between, epsilon, mean
 
+from jaxdp.accounting import rounded_up
+
 HEADINGS = ("data", "ε (PLD)", "ε (RDP)", "test accuracy, last step (range)", "method", "figures from")
 _QUOTED = {"MNIST": MNIST, "Adult": ADULT}
 _SHOWN = 91, 99.7  # of the picture, in %
@@ -84,7 +86,7 @@ def _shown(row: Row, data: str) -> bool:
 
 
 def _line(row: Row, figures: list[Figures]) -> tuple[str, ...]:
-    spent = [f"{epsilon(figures, accountant):.3f}" for accountant in ("pld", "rdp")]
+    spent = [rounded_up(epsilon(figures, accountant), 3) for accountant in ("pld", "rdp")]
     return (row.data, *spent, _accuracy(figures), row.method, f"jaxdp, {len(figures)} seeds")
 
 
@@ -97,7 +99,7 @@ def _search_line(search: dict[str, Any]) -> tuple[str, ...]:
     setting = search["setting"]
     figures = [each for each in search["searches"] if each["test_accuracy"] is not None]
     method = f"{LINEAR}, its learning rate and clip norm chosen by {setting['runs']:g} runs or so, which ε pays for"
-    return ("MNIST", "", f"{setting['epsilon']:.3f}", _accuracy(figures), method, f"jaxdp, {len(figures)} searches")
+    return ("MNIST", "", rounded_up(setting["epsilon"], 3), _accuracy(figures), method, f"jaxdp, {len(figures)} searches")
 
 
 def _quoted_line(data: str, quoted: Quoted) -> tuple[str, ...]:
