@@ -143,6 +143,7 @@ def _new(options: TrainOptions, setting: _Setting) -> Path:
     def begun() -> RunFolder:
         folder = RunFolder.create(still_new(setting.path, options.output, _name(options)))
         setting.held.enter_context(folder.locked())
+        folder.refuse_begun()  # nothing is written into what another process has begun and left since
         if options.audit_canaries is not None:
             key = keys_of(options, config, problem, setting.entropy).key("canaries")
             folder.write_bytes(f"{PRIVATE}/{canaries.FILE}", drawn(options, problem, key).to_bytes())

@@ -240,6 +240,7 @@ def _new(options: TuneOptions, path: Path, devices: Devices, console: Console, h
     config |= {"nonce": keys.nonce("search")}
     folder = RunFolder.create(path)
     held.enter_context(folder.locked())
+    folder.refuse_begun()  # nothing is written into what another process has begun and left since
     keep_trials(folder, drawn(options, options.sizes(problem.examples), keys))
     folder.begin(config, options.seed, problem.fingerprint, secrets.token_bytes(32))
     return _Search(options, folder, problem, found, keys, json.loads(json.dumps(config)), console, started)
