@@ -18,7 +18,15 @@ from jax.experimental import multihost_utils
 from ._errors import UsageError
 
 _Made = TypeVar("_Made")
-_PACKAGES = ("jaxdp-privacy", "jax", "jaxlib", "flax", "optax", "numpy", "dp-accounting")
+PACKAGES = (
+    "jaxdp-privacy",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "numpy",
+    "dp-accounting",
+)  # that what is computed depends on
 _NAMED = 5  # of what differs, in an error
 
 
@@ -81,8 +89,8 @@ def agree(facts: Mapping[str, bytes | str]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages on which it depends what a process computes, as facts to agree on."""
-    return {f"the version of {name}": importlib.metadata.version(name) for name in _PACKAGES}
+    """Of these packages, as facts to agree on."""
+    return {f"the version of {name}": importlib.metadata.version(name) for name in PACKAGES}
 
 
 def gathered(content: bytes) -> list[bytes]:

@@ -27,7 +27,7 @@ from ... import _checks, data as datasets
 from ..._errors import UsageError
 from ..._interrupts import Interrupted, resumable, stop_here
 from ..._meeting import connected, explained
-from ..._processes import agree, all_well, by_itself, from_first, is_first, on_first, several, versions
+from ..._processes import PACKAGES, agree, all_well, by_itself, from_first, is_first, on_first, several, versions
 from ...data._tfds import no_progress
 from ...dpsgd._state import TrainState
 from ...models import Classifier
@@ -373,7 +373,7 @@ def _start(
     folder: RunFolder, options: PateOptions, data: datasets.Dataset, fingerprint: Callable[[bytes], str]
 ) -> None:
     folder.refuse_begun()  # before its keys are written over
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")}
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     source = KeySource(options.seed, ["pate", that_matter(options)], datasets.Fingerprints(data[1:5]))
     write_keys(folder, source)
     config = {

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from ..._processes import PACKAGES
 from ...accounting import Ledger
 from ...runs._key_source import KeySource
 from .. import _options
@@ -28,7 +29,7 @@ def of_problem(options: TrainOptions, problem: Problem, spent_before: Ledger) ->
         "spent_before": spent_before.to_dict(),
         "model": problem.described,
         "network": problem.model.described,
-        "versions": {name: importlib.metadata.version(name) for name in ("jax", "flax", "optax", "dp-accounting")},
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
     }
 
 
