@@ -1,15 +1,16 @@
 """Whether a vectorised program keeps its examples apart: none may see what another one has.
 
-`jax.vmap` runs each primitive by its batching rule. JAX's own rules keep examples apart, but for those that hand a whole batch
-to somebody else: to Python, to a foreign function, to a rule that the user has written. Of another library's primitives, and of
-those of `jax.experimental.hijax`, nothing is known: Equinox's `unvmap_any` is the "any" of all examples together, and by it a
-check that one of them fails fails for all.
+`jax.vmap` runs each primitive by its batching rule. JAX's own rules keep examples apart, but for one that iterates until the last
+value of an array has converged, and those that hand a whole batch to somebody else: to Python, to a foreign function, to a rule
+that the user has written. Of another library's primitives, and of those of `jax.experimental.hijax`, nothing is known: Equinox's
+`unvmap_any` is the "any" of all examples together, and by it a check that one of them fails fails for all.
 """
 
 import functools
 import sys
 from collections.abc import Sequence
 
+import jax
 from jax.extend.core import Primitive
 
 from .._errors import UsageError
@@ -17,6 +18,8 @@ from ..jaxprs._jaxpr import Eqn, Jaxpr, all_equations
 from ._draws import refuse_draws_of_examples
 
 _ONE_AT_A_TIME = ("sequential", "sequential_unrolled")
+# JAX's own that goes on with every value of an array until the slowest has converged, which moves the others (JAX 0.10).
+_TOGETHER = ("regularized_incomplete_beta",) if jax.__version_info__ < (0, 12) else ()
 _OF_EQUINOX = (
     '; of Equinox\'s own checks (eqx.error_if, as Diffrax has them) take those that make NaN (on_error="nan", or the environment '
     "variable EQX_ON_ERROR=nan before Python starts)"
@@ -40,17 +43,18 @@ def refuse_what_sees_others(jaxpr: Jaxpr, of_example: Sequence[bool], in_turn: s
     others = foreign_primitives(jaxpr)
     if in_turn is not None and others:
         raise UsageError(
-            f"the loss runs {', '.join(others)}, which JAX itself doesn't have, and by whose own rule for a batch examples could "
-            f"see each other: compute it with jax.numpy, or {in_turn}"
+            f"the loss runs {', '.join(others)}, which JAX itself doesn't have, or only for a whole array: by its rule for a "
+            f"batch examples could see each other: compute it with jax.numpy, or {in_turn}"
         )
     refuse_draws_of_examples(jaxpr, of_example)
 
 
 def foreign_primitives(jaxpr: Jaxpr) -> list[str]:
-    """The names of those that a program runs and that aren't JAX's own, or are and run a class that a user has written."""
-    return sorted(
-        {eqn.primitive.name for eqn in all_equations(jaxpr) if _is_hijax(eqn) or not _is_jaxs_own(eqn.primitive)}
-    )
+    """The names of those that a program runs and that aren't JAX's own, or are and run a class that a user has written, or don't
+    keep examples apart.
+    """
+    is_foreign = lambda eqn: _is_hijax(eqn) or eqn.primitive.name in _TOGETHER or not _is_jaxs_own(eqn.primitive)
+    return sorted({eqn.primitive.name for eqn in all_equations(jaxpr) if is_foreign(eqn)})
 
 
 def _is_hijax(eqn: Eqn) -> bool:

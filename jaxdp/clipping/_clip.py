@@ -28,7 +28,7 @@ from ._norm import (
     sum_of_squares,
     sum_of_squares_error,
 )
-from .rules import ClipRule, Groups
+from .rules import ClipRule, Flat, Groups, PerGroup, Quantile
 from .rules._rule import ROUND_DOWN
 
 _BLOCK = 64  # examples that are added up one upon another
@@ -70,6 +70,11 @@ class Clipping:
     def of(cls, rule: ClipRule, clip_norm: Any, params: Params) -> "Clipping":
         """The clipping of gradients like `params`."""
         return cls(rule, clip_norm, rule.groups(params))
+
+    @property
+    def may_lengthen(self) -> bool:
+        """Whether a factor may be above 1, as far as is known of the rule."""
+        return type(self.rule) not in (Flat, PerGroup, Quantile)
 
     def by_group(self, leaves: Mapping[int, Any]) -> list[dict[int, Any]]:
         """A part of the leaves, by position, divided into their groups."""

@@ -33,9 +33,7 @@ from .rules import ClipRule, Flat, check_rule
 
 METHODS = ("auto", "ghost", "vmap")
 _AT_ONCE_IN_TURN = 64  # gradients that are kept of examples computed one after another, where the user doesn't say
-_IN_TURN = (
-    "which JAX itself doesn't have: its examples are computed one after another, and every gradient is materialised"
-)
+_IN_TURN = "which may not keep examples apart: these are computed one after another, and every gradient is materialised"
 _FLAT = Flat()
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from .._checks import THREEFRY
 from .._errors import UsageError
-from ..jaxprs._jaxpr import SCAN, Eqn, Jaxpr, Literal, parts_of, scan_parts, subjaxprs
+from ..jaxprs._jaxpr import SCAN, Eqn, Jaxpr, Literal, all_equations, parts_of, scan_parts, subjaxprs
 
 _NO_DRAWS = ("random_seed", "random_wrap", "random_unwrap")  # of key and numbers into each other
 
@@ -31,6 +31,12 @@ def refuse_draws_of_examples(jaxpr: Jaxpr, of_example: Sequence[bool]) -> None:
     _followed(jaxpr, of_example)
 
 
+def draw_by_the_first_key(eqns: Sequence[Eqn]) -> bool:
+    """Whether any of these equations, vectorised, would draw for all rows from the first one's key."""
+    inner = (each for eqn in eqns for body in subjaxprs(eqn) for each in all_equations(body))
+    return any(_draws(eqn, [v for v in eqn.invars if _is_key(v)]) for eqn in (*eqns, *inner))
+
+
 def _followed(jaxpr: Jaxpr, given: Sequence[bool]) -> list[bool]:
     """Whether each output follows from the inputs that are `given` as of the example."""
     parts = parts_of(jaxpr)
@@ -45,15 +51,20 @@ def _followed(jaxpr: Jaxpr, given: Sequence[bool]) -> list[bool]:
 
 
 def _check(eqn: Eqn, inputs: Sequence[bool]) -> None:
-    name = eqn.primitive.name
-    keys = [v.aval.dtype for v, is_found in zip(eqn.invars, inputs, strict=True) if is_found and _is_key(v)]
-    others = [dtype for dtype in keys if dtype != _of_threefry()]
-    if name == "rng_bit_generator" or (name.startswith("random_") and name not in _NO_DRAWS and others):
+    keys = [v for v, is_found in zip(eqn.invars, inputs, strict=True) if is_found and _is_key(v)]
+    if _draws(eqn, keys):
         raise UsageError(
-            f"the loss draws by a key{f' of {others[0]}' if others else ''} that follows from the example: vectorised, all "
-            "examples would draw by the first one's, and depend on it. Make it by jax.random.key(..., "
+            f"the loss draws by a key{f' of {keys[0].aval.dtype}' if keys else ''} that follows from the example: vectorised, "
+            "all examples would draw by the first one's, and depend on it. Make it by jax.random.key(..., "
             f"impl={THREEFRY!r}), or take the loss's rng="
         )
+
+
+def _draws(eqn: Eqn, keys: Sequence[Any]) -> bool:
+    """Whether an equation draws by any of its keys by another generator than Threefry, or by none of JAX's own."""
+    name = eqn.primitive.name
+    others = any(key.aval.dtype != _of_threefry() for key in keys)
+    return name == "rng_bit_generator" or (name.startswith("random_") and name not in _NO_DRAWS and others)
 
 
 @functools.cache

@@ -41,6 +41,22 @@ def by_a_rule(**how: Any) -> Callable[[Any], Any]:
     return same
 
 
+def test_values_that_are_iterated_together_let_no_example_see_another() -> None:
+    def of_one(w: Any, example: Any) -> Any:
+        a, b, x = example
+        return -jnp.log(jax.lax.betainc(a, b, jax.nn.sigmoid(w * x)))
+
+    rows = np.tile(np.float32([[57.71957], [3.3175573e-05], [5.6182]]), 9)
+    mask = np.arange(9) < 8
+    for method in METHODS:
+        grad_fn, sums = jaxdp.clipped_grad(of_one, clip_norm=32.0, method=method), []
+        for last in ((1.0, 1.0, 0.0), (245.4077, 87.4949, 1.28)):
+            rows[:, 8] = last
+            sums.append(grad_fn(jnp.float32(1.0), tuple(rows), mask=mask))
+        np.testing.assert_array_equal(sums[0].grads, sums[1].grads)
+        np.testing.assert_array_equal(sums[0].norms, sums[1].norms)
+
+
 @pytest.mark.parametrize(
     "of_one",
     [

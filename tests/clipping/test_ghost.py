@@ -610,3 +610,20 @@ def test_times_of_a_differential_equation_are_arrays_on_the_way_back() -> None:
         return jnp.sum(jnp.square(odeint(flow, x[0], np.asarray([0.0, 0.5, 1.0], np.float32))))
 
     assert_ghost_is_vmap(loss)
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_draws_for_the_steps_of_a_loop_are_those_that_the_loss_makes(impl: str) -> None:
+    """Weights under noise of each step's own key, which depend on no example: moved out of the loop, but not vectorised."""
+    keys = jax.random.split(jax.random.key(3, impl=impl), 4)
+
+    def noisy(w: Any, x: Any) -> Any:
+        step = lambda carry, key: (jnp.tanh(carry @ (w * (1 + 0.5 * jax.random.normal(key, w.shape)))), None)
+        return jnp.sum(jnp.square(jax.lax.scan(step, x, jax.random.clone(keys))[0]))
+
+    rng = np.random.default_rng(0)
+    w, x = rng.normal(size=(6, 6)).astype(np.float32), rng.normal(size=(3, 6)).astype(np.float32)
+    with jax.debug_key_reuse(False):
+        found, expected = (jaxdp.clipped_grad(noisy, clip_norm=0.5, method=method)(w, x) for method in ("auto", "vmap"))
+    np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-5)
+    np.testing.assert_allclose(found.grads, expected.grads, rtol=1e-4, atol=1e-5)

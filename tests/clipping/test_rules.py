@@ -172,6 +172,36 @@ def test_a_zero_gradient_stays_zero_where_it_is_normalised() -> None:
     np.testing.assert_array_equal(out.grads, jnp.zeros(3))
 
 
+@dataclass(frozen=True)
+class Stretched(Flat):
+    """Short gradients are scaled up: a type of its own, of which nothing is known."""
+
+    def factors(self, upper: Any, clip_norm: Any) -> Any:
+        return clip_norm / (upper + jnp.float32(1e-3))
+
+
+@pytest.mark.parametrize("rule", [Normalised(), Stretched()])
+@pytest.mark.parametrize("rows", [(), (4,), (3, 4)])
+def test_cotangents_that_a_factor_makes_infinite_where_the_operand_is_zero_move_nobody(rule: Any, rows: Any) -> None:
+    def loss(w: Any, example: Any) -> Any:
+        x, y = example
+        if len(rows) < 2:
+            return jnp.sum((x @ w) * y)
+        return jnp.sum(
+            jax.lax.scan(lambda total, each: (total + jnp.sum((each[0] @ w) * each[1]), None), 0.0, (x, y))[0]
+        )
+
+    x, y = np.ones((3, *rows, 64), np.float32), np.ones((3, *rows, 1), np.float32)
+    x[1], y[1] = 0.0, 3e37
+    if rows:
+        x[1, 0], y[1, 0] = 1e-4, 1e-3
+    for method in ("auto", "ghost", "vmap"):
+        grad_fn = jaxdp.clipped_grad(loss, clip_norm=1.0, rule=rule, method=method)
+        with_it = grad_fn(jnp.ones((64, 64)), (x, y))
+        without = grad_fn(jnp.ones((64, 64)), (x, y), mask=np.array([True, False, True]))
+        assert distance(with_it.grads, without.grads) <= 1.0001
+
+
 def test_the_clip_norm_finds_the_quantile() -> None:
     rule = adaptive(quantile=0.75, count_noise=5.0, expected_batch_size=1000)
     norms = jnp.asarray(np.random.default_rng(0).lognormal(size=1000), jnp.float32)

@@ -5,6 +5,7 @@ standardisation) are computed before it: once where they use the body's constant
 scanned slices. A carry that holds parameters and never changes becomes a constant. The result computes the same values.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from ...jaxprs._jaxpr import (
     scan_parts,
     trace,
 )
+from .._draws import draw_by_the_first_key
 from ._kinds import EXAMPLE, NEITHER, PARAMS, Kind, kinds_of, output_kinds, scan_kinds
 
 
@@ -101,7 +103,9 @@ def _scan(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
             filled[scanned.start :] = slices
             return work.values(by_step, filled)
 
-        step_stacks = jax.vmap(step_values)([args[i] for i in scanned]) if by_step else []
+        slices = [args[i] for i in scanned]
+        all_at_once = jax.vmap(step_values) if not work.draws else functools.partial(jax.lax.map, step_values)
+        step_stacks = all_at_once(slices) if by_step else []
 
         def step(carry: Sequence[Any], xs: tuple[Sequence[Any], Sequence[Any]]) -> tuple[Any, Any]:
             slices, moved = xs
@@ -123,6 +127,7 @@ class _HoistableWork:
 
     Attributes:
         moved: the variables that the rest of the body needs from that part.
+        draws: whether that draws by keys of which, vectorised, the first would count for all.
     """
 
     def __init__(self, body: JaxprParts, inputs: Sequence[Kind]) -> None:
@@ -144,6 +149,7 @@ class _HoistableWork:
         used = [v for eqn in staying for v in eqn.invars] + list(body.outvars)
         self.moved: list[Var] = list(dict.fromkeys(v for v in used if not isinstance(v, Literal) and v in movable))
         self._staying = staying
+        self.draws = draw_by_the_first_key(self._eqns)
 
     def depends(self, var: Var, sources: Sequence[Var]) -> bool:
         """Whether a moved variable depends on any of `sources`."""

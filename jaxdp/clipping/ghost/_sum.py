@@ -131,7 +131,7 @@ def sum_by_ghost(
         for kept, part in zip(group.kept, unpack([add_up(m, usable, factor) for m in matrices]), strict=True):
             _add(total, kept.anchor, kept.assemble(part))
         for unkept in group.unkept:
-            for source, part in _sum_component(unkept, seen, usable, factor, plan.arithmetic).items():
+            for source, part in _sum_component(unkept, seen, usable, factor, clipping, plan.arithmetic).items():
                 _add(total, source, part)
     grads = treedef.unflatten(_to_leaves(plan, static, total))
     losses, *aux_leaves = seen.outs
@@ -257,25 +257,28 @@ def _the_only_one(pieces: list[Any]) -> Any:
     return whole
 
 
-def _sum_component(unkept: _Unkept, seen: _Seen, usable: Any, factor: Any, arithmetic: Arithmetic) -> dict[Var, Any]:
+def _sum_component(
+    unkept: _Unkept, seen: _Seen, usable: Any, factor: Any, clipping: Clipping, arithmetic: Arithmetic
+) -> dict[Var, Any]:
     """The weighted sum of the gradients with respect to the component's sources.
 
-    Unusable examples' operands and cotangents are both replaced by zeros: a zero factor alone would leave 0 · NaN.
+    Unusable examples' operands and cotangents are both replaced by zeros: a zero factor alone would leave 0 · NaN. So are those
+    of an example whose cotangents a factor above 1 makes infinite: where operands are zero, no norm tells of them.
     """
 
-    def select(array: Any, scale: Any = None) -> Any:
+    def select(array: Any, which: Any, scale: Any = None) -> Any:
         if not jnp.issubdtype(array.dtype, jnp.floating):
             return array
         column = (-1, *[1] * (array.ndim - 1))
         array = array.astype(jnp.float32)
         scaled = array if scale is None else array * scale.reshape(column)
-        return jnp.where(usable.reshape(column), scaled, zero)
+        return jnp.where(which.reshape(column), scaled, zero)
 
     component, merged = unkept
     zero = jnp.float32(0)
     if merged is not None:
         site = component.sites[0]  # all are views of the same entries
-        return {site.source: sum_lookups(site, merged.entry, select(merged.rows, factor))}
+        return {site.source: sum_lookups(site, merged.entry, select(merged.rows, usable, factor))}
     if any(site.lengths for site in component.sites):
         # Zeros that XLA knows it shares with those that a loop writes over, and a GPU keeps them for as long as the loop runs.
         zero = jax.lax.optimization_barrier(zero)
@@ -283,9 +286,14 @@ def _sum_component(unkept: _Unkept, seen: _Seen, usable: Any, factor: Any, arith
     as_read = lambda scaled: scaled
     if component.sites[0].rounded and not component.is_single_row:
         as_read = functools.partial(rounded_on_its_way, arithmetic=arithmetic)
+    weighted = [as_read(select(g, usable, factor)) for g in cotangents]
+    if clipping.may_lengthen:
+        for each in weighted:
+            usable &= jnp.all(jnp.isfinite(each), axis=range(1, each.ndim))
+        weighted = [select(each, usable) for each in weighted]
     sums = [
-        sum_gradients(site, [select(a) for a in o], as_read(select(g, factor)))
-        for site, o, g in zip(component.sites, operands, cotangents, strict=True)
+        sum_gradients(site, [select(a, usable) for a in o], g)
+        for site, o, g in zip(component.sites, operands, weighted, strict=True)
     ]
     return _by_source(component, sums)
 
