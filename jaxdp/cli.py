@@ -91,6 +91,7 @@ def _main(given: list[str]) -> None:
 
 def _parse(given: list[str]) -> Any:
     _check_no_empty(given)
+    _check_one_ledger(given)
     given = _with_resumed_folder(_with_joined_names(given))
     if given[:1] == ["--version"]:
         print(f"jaxdp {importlib.metadata.version('jaxdp-privacy')}")
@@ -157,6 +158,15 @@ def _check_no_empty(given: list[str]) -> None:
         if not argument or (argument.startswith("--") and argument.endswith("=")):
             name = argument.rstrip("=") or (before if before.startswith("--") else "an argument")
             raise UsageError(f"{name} is empty: give a value, or leave it out")
+
+
+def _check_one_ledger(given: list[str]) -> None:
+    """Refuse several ledgers, of which the last would count, as of every option: the others' cost would be missing."""
+    if sum(argument.partition("=")[0] == "--ledger" for argument in given) > 1:
+        raise UsageError(
+            "--ledger is given more than once, and one ledger counts: give one that holds all expenses. A run's statement.json "
+            "holds those of its own --ledger, too; jaxdp.accounting.Ledger.extend joins two"
+        )
 
 
 def _typed(given: list[str], kind: type) -> set[str]:

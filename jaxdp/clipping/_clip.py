@@ -28,7 +28,7 @@ from ._norm import (
     sum_of_squares,
     sum_of_squares_error,
 )
-from .rules import ClipRule, Flat, Groups, PerGroup, Quantile
+from .rules import ClipRule, Flat, Groups
 from .rules._rule import ROUND_DOWN
 
 _BLOCK = 64  # examples that are added up one upon another
@@ -73,8 +73,8 @@ class Clipping:
 
     @property
     def may_lengthen(self) -> bool:
-        """Whether a factor may be above 1, as far as is known of the rule."""
-        return type(self.rule) not in (Flat, PerGroup, Quantile)
+        """Whether a factor may be above 1: of rules that haven't borrowed theirs from `Flat`, as far as is known."""
+        return Flat.factors is not getattr(type(self.rule), "factors", None)
 
     def by_group(self, leaves: Mapping[int, Any]) -> list[dict[int, Any]]:
         """A part of the leaves, by position, divided into their groups."""

@@ -378,9 +378,9 @@ def _epsilon(eqns: Any) -> float:
 def _changed(change: Callable[[np.ndarray], Any], params: Params) -> Any:
     """Parameters changed on the host, where they were on the device."""
 
-    def changed(leaf: jax.Array) -> jax.Array:
+    def changed(leaf: Any) -> jax.Array:
         value = np.asarray(change(np.asarray(leaf, np.float32)))
-        return jax.device_put(value.astype(leaf.dtype), leaf.sharding)
+        return jax.device_put(value.astype(leaf.dtype), getattr(leaf, "sharding", None))
 
     return jax.tree.map(changed, params)
 

@@ -92,9 +92,9 @@ class PrivateStep:
 
         Raises:
             UsageError: for parameters that aren't floating-point arrays with values or hold NaN, what isn't a scalar key, and an
-                optimizer that accumulates gradients (`optax.MultiSteps`, wherever in it), adds noise of its own, wants more than
-                the noisy mean and the parameters (`optax.lbfgs`: a loss would be a further look at the data), or computes with
-                NaN; and for a ledger of another adjacency or unit.
+                optimizer that accumulates gradients (`optax.MultiSteps`, wherever in it), has `jaxdp.privatize` in it, wants more
+                than the noisy mean and the parameters (`optax.lbfgs`: a loss would be a further look at the data), or computes
+                with NaN; and for a ledger of another adjacency or unit.
         """
         check_params(params)
         _checks.key(key)

@@ -49,7 +49,7 @@ def check_suitable(optimizer: optax.GradientTransformation, params: Params) -> N
         params: pytree of arrays, or of their shapes.
 
     Raises:
-        UsageError: for one that accumulates gradients, or adds noise of its own, wherever in it; that asks for more than the
+        UsageError: for one that accumulates gradients, or has `jaxdp.privatize`, wherever in it; that asks for more than the
             noisy mean and the parameters; that doesn't fit the parameters; or whose numbers are NaN; and for parameters of less
             than 16 bits.
     """

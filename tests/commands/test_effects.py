@@ -202,3 +202,12 @@ def test_the_warning_is_shown_with_the_answer_and_before_a_run(
     sized = ["--data-dir", str(tfds_dir), "--epochs", "1", "--output", str(tmp_path / "run")]
     cli.main(["train", *sized, "--model", "mlp", *cut])
     assert "far below the 64 examples" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("again", [["--ledger", "b.json"], ["--ledger=b.json"]])
+def test_a_ledger_beside_another_is_refused_and_not_left_out(
+    again: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--ledger is given more than once" in refused(
+        ["train", "--ledger", "a.json", "--epochs", "1", *again], capsys
+    )

@@ -400,6 +400,14 @@ def test_a_loss_is_checked_with_keys_and_what_is_shared_and_never_on_the_data() 
     first_step(loss, {"b": jnp.ones(()), "w": jnp.ones((6, 3))}, np.full((6, 3), np.nan), jaxdp.Shared(jnp.eye(6)[:3]))
 
 
+def test_a_state_that_came_from_elsewhere_in_numpys_arrays_is_checked_as_any_other() -> None:
+    run = jaxdp.DPSGD(num_examples=20, expected_batch_size=2, steps=9, clip_norm=1.0, noise_multiplier=1.0)
+    step = run.make_step(lambda w, x: jnp.sum(jnp.tanh(x @ w)), optax.sgd(0.1))
+    state = step.init(jnp.ones(3), jax.random.key(0))
+    after, _ = step(state._replace(params=np.ones(3, np.float32)), np.ones((20, 3), np.float32))
+    assert int(after.step) == 1
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_what_is_no_scalar_is_told_in_words_before_it_is_checked() -> None:
     run = jaxdp.DPSGD(num_examples=40, expected_batch_size=8, steps=6, clip_norm=1.0, noise_multiplier=1.0)
