@@ -18,15 +18,8 @@ from jax.experimental import multihost_utils
 from ._errors import UsageError
 
 _Made = TypeVar("_Made")
-PACKAGES = (
-    "jaxdp-privacy",
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "numpy",
-    "dp-accounting",
-)  # that what is computed depends on
+# What is computed depends on these.
+PACKAGES = ("jaxdp-privacy", "jax", "jaxlib", "flax", "optax", "numpy", "dp-accounting")
 _NAMED = 5  # of what differs, in an error
 
 

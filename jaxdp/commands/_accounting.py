@@ -224,7 +224,7 @@ def _print(
         value, order = found[name][0], orders[name]
         table.add_row(
             _NAMES[name] + (f", an upper bound in coarse steps of {coarse[name]:g}" if name in coarse else ""),
-            _shown(value),
+            _shown(quantity, value),
             "" if order is None else f"{order:g}",
         )
     console.print(table)
@@ -232,9 +232,11 @@ def _print(
     say(console, statement)
 
 
-def _shown(value: float) -> str:
-    """Noise and ε in five digits that are enough of it; steps as they are."""
-    return accounting.rounded_up(value, 5) if isinstance(value, float) else f"{value:,}"
+def _shown(quantity: str, value: float) -> str:
+    """Noise in five digits that are enough of it."""
+    if quantity == "noise_multiplier":
+        return accounting.rounded_up(value, 5)
+    return f"{value:.5f}" if isinstance(value, float) else f"{value:,}"
 
 
 def _why_not(refusal: UsageError | None) -> str:

@@ -219,9 +219,7 @@ def _write(folder: Path, found: "attacks.Report", attacked: Attacked) -> None:
     from ..runs._plot_of_audit import plot_audit
 
     try:
-        folder.mkdir(
-            mode=0o700, parents=True, exist_ok=True
-        )  # one that is there keeps its rights, and what else lies in it
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # one that is there keeps its rights
         plot_audit(found, f"audit of {attacked.name}", folder / "audit.png")
         written = RunFolder(folder)
         written.write_text("audit.txt", found.in_words(*attacked.said) + "\n")

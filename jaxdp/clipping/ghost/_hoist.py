@@ -103,9 +103,8 @@ def _scan(eqn: Eqn, args: Sequence[Any], kinds: Sequence[Kind]) -> list[Any]:
             filled[scanned.start :] = slices
             return work.values(by_step, filled)
 
-        slices = [args[i] for i in scanned]
-        all_at_once = jax.vmap(step_values) if not work.draws else functools.partial(jax.lax.map, step_values)
-        step_stacks = all_at_once(slices) if by_step else []
+        for_steps = functools.partial(jax.lax.map, step_values) if work.draws else jax.vmap(step_values)
+        step_stacks = for_steps([args[i] for i in scanned]) if by_step else []
 
         def step(carry: Sequence[Any], xs: tuple[Sequence[Any], Sequence[Any]]) -> tuple[Any, Any]:
             slices, moved = xs

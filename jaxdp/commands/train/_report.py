@@ -53,11 +53,11 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     else:
         spent = summary["epsilon"]
         if "rdp" in spent:
-            yield "ε (RDP)", f"{rounded_up(spent['rdp'], 5)} at δ = {summary['delta']:g}, order {summary['order']:g}"
+            yield "ε (RDP)", f"{spent['rdp']:.5f} at δ = {summary['delta']:g}, order {summary['order']:g}"
         if "pld" in spent:
-            yield "ε (PLD)", f"{rounded_up(spent['pld'], 5)} at δ = {summary['delta']:g}"
+            yield "ε (PLD)", f"{spent['pld']:.5f} at δ = {summary['delta']:g}"
         if summary["total_epsilon"] > min(spent.values()):
-            yield "ε with the ledger", f"{rounded_up(summary['total_epsilon'], 5)} at δ = {summary['delta']:g}"
+            yield "ε with the ledger", f"{summary['total_epsilon']:.5f} at δ = {summary['delta']:g}"
         yield "noise multiplier", f"{summary['noise_multiplier']:.5f}"
         yield "clip norm", f"{summary['clip_norm']:g}"
     if "lr" in summary:
