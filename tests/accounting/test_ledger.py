@@ -256,6 +256,7 @@ def test_an_empty_ledger_holds_what_it_was_made_for() -> None:
         run.make_step(lambda w, x: w * x, optax.sgd(0.1)).init(1.0, jax.random.key(0), spent_before=Ledger(unit="user"))
 
 
+@pytest.mark.slow
 def test_a_share_of_delta_that_the_noise_ends_within_is_left_out() -> None:
     little = truncated_poisson_event(
         noise_multiplier=0.53, sample_rate=0.01, num_examples=100_000, truncated_batch_size=1000, steps=1000

@@ -118,6 +118,7 @@ def test_costs_by_the_votes_fall_as_the_teachers_agree_more(scale: float) -> Non
     np.testing.assert_array_equal(certain, 0)
 
 
+@pytest.mark.slow
 def test_more_laplace_noise_than_pld_counts_is_accounted_by_rdp_alone() -> None:
     votes = np.tile([[9000, 1000]], (262_145, 1))
     report = pate.analyze(votes, pate.LaplaceNoisyMax(gamma=2e-3))
