@@ -99,14 +99,8 @@ def _search_line(search: dict[str, Any]) -> tuple[str, ...]:
     setting = search["setting"]
     figures = [each for each in search["searches"] if each["test_accuracy"] is not None]
     method = f"{LINEAR}, its learning rate and clip norm chosen by {setting['runs']:g} runs or so, which ε pays for"
-    return (
-        "MNIST",
-        "",
-        rounded_up(setting["epsilon"], 3),
-        _accuracy(figures),
-        method,
-        f"jaxdp, {len(figures)} searches",
-    )
+    spent = rounded_up(setting["epsilon"], 3)
+    return ("MNIST", "", spent, _accuracy(figures), method, f"jaxdp, {len(figures)} searches")
 
 
 def _quoted_line(data: str, quoted: Quoted) -> tuple[str, ...]:

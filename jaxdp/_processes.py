@@ -18,8 +18,7 @@ from jax.experimental import multihost_utils
 from ._errors import UsageError
 
 _Made = TypeVar("_Made")
-# What is computed depends on these.
-PACKAGES = ("jaxdp-privacy", "jax", "jaxlib", "flax", "optax", "numpy", "dp-accounting")
+_PACKAGES = ("jaxdp-privacy", "jax", "jaxlib", "flax", "optax", "numpy", "dp-accounting")
 _NAMED = 5  # of what differs, in an error
 
 
@@ -82,8 +81,13 @@ def agree(facts: Mapping[str, bytes | str]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Of these packages, as facts to agree on."""
-    return {f"the version of {name}": importlib.metadata.version(name) for name in PACKAGES}
+    """Of the packages on which it depends what a process computes, by their names."""
+    return {name: importlib.metadata.version(name) for name in _PACKAGES}
+
+
+def facts_of_versions() -> dict[str, str]:
+    """The same as facts to agree on."""
+    return {f"the version of {name}": version for name, version in versions().items()}
 
 
 def gathered(content: bytes) -> list[bytes]:

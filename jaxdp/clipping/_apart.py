@@ -43,8 +43,8 @@ def refuse_what_sees_others(jaxpr: Jaxpr, of_example: Sequence[bool], in_turn: s
     others = foreign_primitives(jaxpr)
     if in_turn is not None and others:
         raise UsageError(
-            f"the loss runs {', '.join(others)}, which JAX itself doesn't have, or only for a whole array: by its rule for a "
-            f"batch examples could see each other: compute it with jax.numpy, or {in_turn}"
+            f"the loss runs {', '.join(others)}, which JAX itself doesn't have or computes for a whole array at once, and by "
+            f"whose rule for a batch examples could see each other: compute it with jax.numpy, or {in_turn}"
         )
     refuse_draws_of_examples(jaxpr, of_example)
 

@@ -61,7 +61,7 @@ def _check(eqn: Eqn, inputs: Sequence[bool]) -> None:
 
 
 def _draws(eqn: Eqn, keys: Sequence[Any]) -> bool:
-    """Whether an equation draws by any of its keys by another generator than Threefry, or by none of JAX's own."""
+    """Whether an equation draws by any of its keys by another generator than Threefry, or by bits of its own."""
     name = eqn.primitive.name
     others = any(key.aval.dtype != _of_threefry() for key in keys)
     return name == "rng_bit_generator" or (name.startswith("random_") and name not in _NO_DRAWS and others)

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._processes import agree, versions
+from .._processes import agree, facts_of_versions
 from .._spread import is_key
 from ._state import in_same_words
 
@@ -32,7 +32,7 @@ def agree_on_step(run: Any, state: Any, data: Any, shared: Any, program: str) ->
         UsageError: in every process, naming what differs and where.
     """
     facts: dict[str, bytes | str] = {"the run's description": in_same_words(run), "the program of a step": program}
-    facts |= versions()
+    facts |= facts_of_versions()
     facts["the ledger of what was spent before"] = repr(state.spent_before)
     for name, tree in {"state": state, "data": data, "shared": shared}.items():
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):

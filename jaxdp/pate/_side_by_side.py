@@ -21,7 +21,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from .. import _checks
 from .._platform import default_device
-from .._processes import agree, gathered, several, versions
+from .._processes import agree, facts_of_versions, gathered, several
 from ..clipping._apart import refuse_what_sees_others
 from ..clipping._inputs import shapes_of_row
 from ..jaxprs import vectorised
@@ -57,7 +57,7 @@ class SideBySide:
             UsageError: in every process, where they would compute different things.
         """
         numbers = np.asarray(teachers, np.int32)
-        agree({"the teachers to train": numbers.tobytes(), **versions()})
+        agree({"the teachers to train": numbers.tobytes(), **facts_of_versions()})
         if not len(numbers):
             return
         at_once, processes = self._number_at_once(inputs_of, numbers), jax.process_count() if several() else 1

@@ -126,7 +126,6 @@ class _HoistableWork:
 
     Attributes:
         moved: the variables that the rest of the body needs from that part.
-        draws: whether that draws by keys of which, vectorised, the first would count for all.
     """
 
     def __init__(self, body: JaxprParts, inputs: Sequence[Kind]) -> None:
@@ -148,7 +147,11 @@ class _HoistableWork:
         used = [v for eqn in staying for v in eqn.invars] + list(body.outvars)
         self.moved: list[Var] = list(dict.fromkeys(v for v in used if not isinstance(v, Literal) and v in movable))
         self._staying = staying
-        self.draws = draw_by_the_first_key(self._eqns)
+
+    @property
+    def draws(self) -> bool:
+        """Whether some of it draws by keys of which, vectorised, the first would count for all."""
+        return draw_by_the_first_key(self._eqns)
 
     def depends(self, var: Var, sources: Sequence[Var]) -> bool:
         """Whether a moved variable depends on any of `sources`."""

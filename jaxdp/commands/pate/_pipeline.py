@@ -6,7 +6,6 @@ those of the teachers and of the noise are erased, nothing but a seed, if one wa
 subtracted, and the statement says so.
 """
 
-import importlib.metadata
 import json
 import shlex
 import time
@@ -27,7 +26,17 @@ from ... import _checks, data as datasets
 from ..._errors import UsageError
 from ..._interrupts import Interrupted, resumable, stop_here
 from ..._meeting import connected, explained
-from ..._processes import PACKAGES, agree, all_well, by_itself, from_first, is_first, on_first, several, versions
+from ..._processes import (
+    agree,
+    all_well,
+    by_itself,
+    facts_of_versions,
+    from_first,
+    is_first,
+    on_first,
+    several,
+    versions,
+)
 from ...data._tfds import no_progress
 from ...dpsgd._state import TrainState
 from ...models import Classifier
@@ -100,7 +109,7 @@ def pate_in_folder(options: PateOptions, console: Console | None = None) -> Path
     started = time.perf_counter()
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
         console = (console or Console()) if is_first() else Console(quiet=True)
-        agree({**_options.facts_of(options), **versions()})
+        agree({**_options.facts_of(options), **facts_of_versions()})
         path = options.resume or options.output or new_path(_name(options))
         said = f"jaxdp: PATE with {options.teachers} teachers on {options.dataset}, in {path}"
         say(console, said)
@@ -373,7 +382,6 @@ def _start(
     folder: RunFolder, options: PateOptions, data: datasets.Dataset, fingerprint: Callable[[bytes], str]
 ) -> None:
     folder.refuse_begun()  # before its keys are written over
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     source = KeySource(options.seed, ["pate", that_matter(options)], datasets.Fingerprints(data[1:5]))
     write_keys(folder, source)
     config = {
@@ -381,6 +389,6 @@ def _start(
         "options": _options.to_dict(replace(_options.alone(options), seed=None)),
         "network": student_model(data.num_classes, data.train_images.shape[1:]).described,
         "nonce": source.nonce("noise"),
-        "versions": versions,
+        "versions": versions(),
     }
     folder.begin(config, options.seed, fingerprint)

@@ -1,11 +1,10 @@
 """What is written of a run before it begins, and what of that its draws depend on."""
 
-import importlib.metadata
 import json
 from dataclasses import replace
 from typing import Any
 
-from ..._processes import PACKAGES
+from ..._processes import versions
 from ...accounting import Ledger
 from ...runs._key_source import KeySource
 from .. import _options
@@ -29,7 +28,7 @@ def of_problem(options: TrainOptions, problem: Problem, spent_before: Ledger) ->
         "spent_before": spent_before.to_dict(),
         "model": problem.described,
         "network": problem.model.described,
-        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "versions": versions(),
     }
 
 

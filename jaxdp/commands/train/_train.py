@@ -18,7 +18,7 @@ from rich.console import Console
 from ..._errors import UsageError
 from ..._interrupts import resumable
 from ..._meeting import connected, explained
-from ..._processes import agree, all_well, from_first, is_first, on_first, several, versions
+from ..._processes import agree, all_well, facts_of_versions, from_first, is_first, on_first, several
 from ..._types import LossFn
 from ...accounting import Ledger
 from ...data._tfds import no_progress
@@ -91,7 +91,7 @@ def train_quietly(options: TrainOptions, console: Console, problem: Problem | No
     started = time.perf_counter()
     with connected(options.meeting) if options.of_several else nullcontext(), ExitStack() as held:
         console = console if is_first() else Console(quiet=True)
-        agree({**_options.facts_of(options), **versions()})
+        agree({**_options.facts_of(options), **facts_of_versions()})
         path = options.resume or options.output or new_path(_name(options))
         privacy = "" if options.dp else " without privacy"
         said = f"jaxdp: {options.architecture} on {options.dataset}{privacy}, in {path}"
