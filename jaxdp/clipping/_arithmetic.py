@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from .._errors import UsageError
 from .._platform import GPU, TPU, default_platform
+from ..jaxprs import as_one_value
 from ._norm import UNIT_ROUNDOFF, gamma
 
 PRECISIONS = ("auto", "float32", "tensorfloat32", "bfloat16")
@@ -95,8 +96,8 @@ def rounded(
         placed: says how what is rounded lies in memory.
     """
     if arithmetic.mantissa_bits == BFLOAT16.mantissa_bits:
-        return jax.lax.optimization_barrier(placed(factor.astype(jnp.bfloat16)))
-    return jax.lax.optimization_barrier(placed(rounded_on_its_way(factor.astype(jnp.float32), arithmetic)))
+        return as_one_value(placed(factor.astype(jnp.bfloat16)))
+    return as_one_value(placed(rounded_on_its_way(factor.astype(jnp.float32), arithmetic)))
 
 
 def rounded_on_its_way(factor: Float[Array, "*n"], arithmetic: Arithmetic) -> Float[Array, "*n"]:

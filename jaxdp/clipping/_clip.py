@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._alike import Alike
 from .._types import Params
+from ..jaxprs import as_one_value
 from ._norm import (
     ONE_SUM,
     SMALLEST,
@@ -165,16 +166,16 @@ def pack_into_matrices(grads: Any) -> tuple[list[Float[Array, "B _"]], Callable[
 
 
 def cast_behind_barrier(values: Any) -> Any:
-    """Floating-point leaves in float32, with one value for all who read them.
+    """Floating-point leaves in float32, with one value for all who read them: a norm must be that of what is added up.
 
-    XLA keeps float32 for some readers of what a bfloat16 model rounds, and not for others: a norm would then be taken of
-    other numbers than those that are added up, 0.1 % apart. Behind the barrier all readers see the same.
+    XLA computes again for each reader what is cheap (`_one_value`), and keeps float32 for some readers of what a bfloat16 model
+    rounds, and not for others: the norm of other numbers, 0.1 % apart.
     """
 
     def cast(leaf: Any) -> Any:
-        if not jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype == jnp.float32:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return leaf
-        return jax.lax.optimization_barrier(leaf.astype(jnp.float32))
+        return as_one_value(leaf.astype(jnp.float32), rounded_alike=leaf.dtype == jnp.float32)
 
     return jax.tree.map(cast, values)
 

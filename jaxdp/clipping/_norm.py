@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from .._errors import UsageError
 from .._platform import default_platform
+from ..jaxprs import as_one_value
 from ._powers import exponent_of, times_power_of_two
 
 _BLOCK = 32
@@ -44,7 +45,7 @@ def per_example_norms(grads: Any) -> Float[Array, " B"]:
     size = sum(row.shape[1] for row in rows)
     least = size * SMALLEST * 2.0**36  # 2^36 times what squares below float32's range can add up to
     # One number in both branches: that another example isn't in range must not round this one's otherwise.
-    squares, norms = jax.lax.optimization_barrier((squares, jnp.sqrt(squares)))
+    squares, norms = as_one_value((squares, jnp.sqrt(squares)))
     are_in_range = (squares > least) & jnp.isfinite(squares)
     scaled = lambda: jnp.where(are_in_range, norms, _of_scaled(rows))
     return jax.lax.cond(jnp.all(are_in_range), lambda: norms, scaled)
@@ -133,7 +134,7 @@ def sum_of_squares(
             x = x.reshape(*x.shape[:axis], -1, _ROW, *x.shape[axis + 1 :])
             own = [*(i for i in own if i <= axis), *(i + 1 for i in own if i >= axis)]
             axis += 1
-        x = jax.lax.optimization_barrier(jnp.sum(x, axis=axis, keepdims=True))
+        x = as_one_value(jnp.sum(x, axis=axis, keepdims=True))
     return jnp.sum(x, axis=own) + below
 
 

@@ -26,6 +26,7 @@ from .._alike import Alike
 from .._platform import default_device, default_platform
 from .._spread import Spread
 from .._types import Batch
+from ..jaxprs import as_one_value
 from ..sampling import Draw, rows_at
 
 MOST_EXAMPLES = 1024
@@ -88,7 +89,7 @@ def reduce_examples(
         added, kept = process(examples_at(start))
         added = stack(added)
         if many:  # one number for all who read it, not a product that is rounded for some of them
-            added = jax.lax.optimization_barrier(added)
+            added = as_one_value(added)
         write = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=start, axis=0)
         is_first = i == 0 if onto is None else False
         total = lambda before, leaf: jnp.where(is_first, leaf, before + leaf)

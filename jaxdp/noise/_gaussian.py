@@ -13,6 +13,7 @@ from .._alike import Alike
 from .._block import Block
 from .._errors import UsageError
 from .._types import Params
+from ..jaxprs import as_one_value
 from ._copies import refuse_shared_key
 from ._keys import Domain, own_key
 from ._noise import Noise
@@ -155,7 +156,7 @@ def _as_one_value(noisy: Any) -> Any:
     That takes a barrier, but on a TPU. Its compiler draws once by itself (`benchmarks/accelerators.py --check` counts), and fuses
     the optimizer with the draw and with the product whose sum is hidden, where a barrier costs a pass over all parameters.
     """
-    return jax.lax.platform_dependent(noisy, tpu=lambda x: x, default=jax.lax.optimization_barrier)
+    return as_one_value(noisy, rounded_alike=True)
 
 
 def _key_of_update(key: Key[Array, ""], step: Int32[Array, ""]) -> Key[Array, ""]:

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ...jaxprs._jaxpr import bind_in_float32
+from ...jaxprs._jaxpr import DOT_GENERAL, bind_in_float32
 from ._plan import Site
-from .rules import OuterProducts
-from .rules._rule import Pieces, the_only_piece, widen_index
+from .rules import Dense, OuterProducts
+from .rules._rule import Layout, Pieces, the_only_piece, widen_index
 
 
 def outer_products(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> OuterProducts:
@@ -42,7 +42,10 @@ def form_pieces(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -
         return list(_sum_by_products(site, [other[None] for other in others], cotangent[None]))
     by_rule = site.rule.gradient
     if by_rule is None:
-        return [_transpose(site, others, cotangent, batched=False)]
+        of_rows = site.eqn.primitive is DOT_GENERAL and not site.lengths and not site.swap
+        return [
+            _product_of_rows(site, others, cotangent) if of_rows else _transpose(site, others, cotangent, batched=False)
+        ]
     form = lambda others, cotangent: by_rule(site.eqn, site.operand, site.own, others, cotangent, site.precision)
     loops = len(site.lengths)
     more = tuple(i for i in range(loops) if not site.stacked[i])
@@ -70,9 +73,26 @@ def sum_lookups(site: Site, entries: Int[Array, "B E T"], rows: Float[Array, "B 
     how, shape = site.layout, site.source.aval.shape
     by_matrix = lambda x: jnp.moveaxis(x, 1, 0).reshape(how.stack, -1, *x.shape[3:])
     add_up = lambda at, rows: jnp.zeros((how.left, how.right), jnp.float32).at[at].add(rows, mode="drop")
-    total = jax.vmap(add_up)(by_matrix(jnp.where(entries < 0, how.left, entries)), by_matrix(rows))
+    return _laid_out(
+        jax.vmap(add_up)(by_matrix(jnp.where(entries < 0, how.left, entries)), by_matrix(rows)), how, shape
+    )
+
+
+def _product_of_rows(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> jax.Array:
+    """As `_transpose` of one example, its rows on one axis: of several, XLA would transpose the cotangent first."""
+    left, right = outer_products(site, _widen(others), cotangent.astype(jnp.float32))
+    assert isinstance(left, Dense)
+    assert isinstance(right, Dense)
+    total = jax.lax.dot_general(
+        left.rows, right.rows, (((1,), (1,)), ((0,), (0,))), precision=(site.precision, site.precision)
+    )
+    return _laid_out(total, site.own, site.eqn.invars[site.operand].aval.shape)
+
+
+def _laid_out(matrices: jax.Array, how: Layout, shape: Sequence[int]) -> jax.Array:
+    """Entries of matrices [E, left, right] on the axes on which they were before."""
     axes = (*how.stack_axes, *how.left_axes, *how.right_axes)
-    return jnp.transpose(total.reshape([shape[axis] for axis in axes]), [axes.index(i) for i in range(len(axes))])
+    return jnp.transpose(matrices.reshape([shape[axis] for axis in axes]), [axes.index(i) for i in range(len(axes))])
 
 
 def _sum_by_products(site: Site, others: Sequence[jax.Array], cotangents: jax.Array) -> Pieces:

@@ -54,7 +54,7 @@ class Site:
         rule: the rule that covers it.
         own: the layout of the equation's operand itself, its axes in the order that the component's uses share.
         swap: whether left and right are exchanged to agree with the component's other uses.
-        pooled: whether the cotangents of all rows are the same, since nothing but the sum of the outputs is used.
+        pooled: axes of the output along which all cotangents are the same, since nothing but the sum over them is used.
         rounded: whether the factors of its outer products are read as a matrix unit rounds them.
         by_products: whether sums are made by products of rows, since the operation itself may be computed by others.
     """
@@ -68,7 +68,7 @@ class Site:
     rule: Rule
     own: Layout
     swap: bool = False
-    pooled: bool = False
+    pooled: tuple[int, ...] = ()
     rounded: bool = False
     by_products: bool = False
 
@@ -284,7 +284,7 @@ class _Walk:
             if rule is not None and taken and meets:
                 use = scope.uses[eqn.invars[params[0]]]
                 own = rule.layout(eqn, params[0])
-                pooled = not scope.lengths and rule.equal_cotangents(eqn, body)
+                pooled = () if scope.lengths else rule.equal_cotangents(eqn, body)
                 self.sites.append(
                     Site(path, eqn, params[0], use.source, use.stacked, scope.lengths, rule, own, pooled=pooled)
                 )

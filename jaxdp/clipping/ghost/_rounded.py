@@ -13,8 +13,8 @@ A gradient that is formed and kept needs none of this: what is added up is what 
   at most, or no longer if it cuts off;
 - Gram matrices: \(\lVert M\rVert^2 = \sum_{st} K_{st} L_{st}\) is off by at most
   \((\gamma_p + \gamma_d + \gamma_p\gamma_d) R^2 + \gamma_m \sum_{st} |K_{st} L_{st}|\), with m the additions of the outer sum;
-  the lengths in R are roots of the traces of K and L, or of many rows those of the unrounded factors, longer by \(1 + \delta\) at
-  most; and \(\lVert A\rVert_2^2 = \lVert K\rVert_2 \le \lVert K\rVert_F\);
+  the lengths in R are roots of the traces of K and L, or of many rows those of the factors, on a TPU before they are
+  rounded, longer by \(1 + \delta\) at most; and \(\lVert A\rVert_2^2 = \lVert K\rVert_2 \le \lVert K\rVert_F\);
 - formed: each entry of M is off by \(\gamma_T \sum_t |a_t| \otimes |g_t|\), and so M by \(\gamma_T R\). What rounding adds is
   taken as \(\delta R\) here, since there is no K: up to \(\delta\sqrt T\) of the norm where rows have nothing in common.
 
@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ...jaxprs import as_one_value
 from .._arithmetic import Arithmetic
 from .._clip import Norm
 from .._norm import ONE_SUM, UNIT_ROUNDOFF, sum_of_squares, sum_of_squares_error
@@ -54,10 +55,10 @@ def norm_by_gram_matrices(
     sites: Sequence[Site],
     others: Sequence[Sequence[jax.Array]],
     cotangents: Sequence[jax.Array],
-    unrounded: tuple[Sequence[Sequence[jax.Array]], Sequence[jax.Array]],
+    measured: tuple[Sequence[Sequence[jax.Array]], Sequence[jax.Array]],
     arithmetic: Arithmetic,
 ) -> Norm:
-    """Of one example's gradient, from rounded factors of uses that are brought to the same axes, and those before that."""
+    """Of one example's gradient, from rounded factors of uses on the same axes, and those whose lengths are taken."""
     uses = [outer_products(*use) for use in zip(sites, others, cotangents, strict=True)]
     widest = max(max(site.layout.left, site.layout.right) for site in sites)
     rows, stack = sum(site.layout.rows for site in sites), sites[0].layout.stack
@@ -78,7 +79,7 @@ def norm_by_gram_matrices(
                 if at_once or not _has_each_entry_once(sites[i]):
                     left, right = _traces(operands) + below, _traces(cotangent) + below
                 else:  # passes over large matrices cost more than one over the factors, which fuses with what computes them
-                    left, right = _squared_lengths(sites[i], unrounded[0][i], unrounded[1][i], _LOOSELY)
+                    left, right = _squared_lengths(sites[i], measured[0][i], measured[1][i], _LOOSELY)
                     left, right = left * longer + below, right * longer + below
                 spread = spread * jnp.float32(1 + arithmetic.gamma(additions)) + jnp.float32(rows * _SMALLEST_ROOT)
                 spread = jnp.minimum(left, spread + jnp.float32(arithmetic.gamma(widest + 4)) * left + below)
@@ -170,7 +171,7 @@ def _inner_products(x: Float[Array, "E S *p"], y: Float[Array, "E T *p"]) -> Flo
 
 def _total(x: Float[Array, "E S T"], *, at_once: bool, over: tuple[int, ...] = (0, 1, 2)) -> Float[Array, "*kept"]:
     """The sum over all axes, or those named, which end with T; or of the sums over T: fewer additions one upon another."""
-    return jnp.sum(x, over) if at_once else jnp.sum(jax.lax.optimization_barrier(jnp.sum(x, axis=2)), over[:-1])
+    return jnp.sum(x, over) if at_once else jnp.sum(as_one_value(jnp.sum(x, axis=2)), over[:-1])
 
 
 def _traces(products: Float[Array, "E T T"]) -> Float[Array, " E"]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._types import Params
-from ...jaxprs import evaluate, heads_outside_on_tpus, vectorised
+from ...jaxprs import as_one_value, evaluate, heads_outside_on_tpus, vectorised
 from ...jaxprs._jaxpr import Eqn, Literal, Var, bind, is_cast
 from .._arithmetic import Arithmetic, rounded, rounded_on_its_way
 from .._clip import (
@@ -56,14 +56,15 @@ class _Seen(NamedTuple):
 
     Attributes:
         outs: what the loss returned.
-        factors: as products read them, rounded where they are.
-        unrounded: as they were computed.
+        factors: as products read them, rounded where they are, and each one value for all its readers.
+        measured: whose lengths bound what rounding adds, in float32: on a TPU as they were computed, which is the same however
+            often that is done, where a pass over what is kept costs more.
         direct: gradients with respect to what is used without a rule, in its type.
     """
 
     outs: list[Any]
     factors: _Factors
-    unrounded: _Factors
+    measured: _Factors
     direct: dict[Var, Any]
 
 
@@ -125,7 +126,7 @@ def sum_by_ghost(
     for group, (matrices, _) in zip(groups, packed, strict=True):
         own = [_norms(unkept, seen, plan.arithmetic) for unkept in group.unkept]
         norms.append(join(own, matrices, mask.shape[0]))
-    usable, factors = clipping.factors([norm.upper for norm in norms], mask)
+    usable, factors = as_one_value(clipping.factors([norm.upper for norm in norms], mask))
     total: dict[Var, Any] = {}
     for group, (matrices, unpack), factor in zip(groups, packed, factors, strict=True):
         for kept, part in zip(group.kept, unpack([add_up(m, usable, factor) for m in matrices]), strict=True):
@@ -163,20 +164,28 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
         return outs, operands, cotangents, gradients
 
     outs, *found, direct = vectorised(one, batch)
-    unrounded = _Factors(*found)
+    computed = _Factors(*found)
     read = [path for component in plan.components for path in component.rounded_paths(plan.arithmetic)]
 
     def as_read(path: Path, value: Any, side: int) -> Any:
         if path not in read:
-            return cast_behind_barrier(value)
+            same = sites[path].pooled if side else ()
+            first = value[tuple(slice(1) if axis - 1 in same else slice(None) for axis in range(value.ndim))]
+            return jnp.broadcast_to(cast_behind_barrier(first), value.shape)
         in_heads = sites[path].rule.heads(sites[path].eqn, sites[path].operand)[side]
         return rounded(value, plan.arithmetic, heads_outside_on_tpus if in_heads else lambda x: x)
 
     factors = _Factors(
-        {path: tuple(as_read(path, other, 0) for other in others) for path, others in unrounded.operands.items()},
-        {path: as_read(path, cotangent, 1) for path, cotangent in unrounded.cotangents.items()},
+        {path: tuple(as_read(path, other, 0) for other in others) for path, others in computed.operands.items()},
+        {path: as_read(path, cotangent, 1) for path, cotangent in computed.cotangents.items()},
     )
-    return _Seen(outs, factors, unrounded, dict(zip(used, direct, strict=True)))
+    both = [jax.tree.map(_in_float32, factors) for factors in (computed, factors)]
+    measured = jax.lax.platform_dependent(*both, tpu=lambda computed, _: computed, default=lambda _, factors: factors)
+    return _Seen(outs, factors, measured, dict(zip(used, direct, strict=True)))
+
+
+def _in_float32(array: Any) -> Any:
+    return array.astype(jnp.float32) if jnp.issubdtype(array.dtype, jnp.floating) else array
 
 
 def _merged(component: Component, seen: _Seen) -> _Unkept:
@@ -188,7 +197,7 @@ def _merged(component: Component, seen: _Seen) -> _Unkept:
     def one(operands: list[Any], cotangents: list[Any]) -> Lookups:
         return merge([outer_products(*use) for use in zip(sites, operands, cotangents, strict=True)])
 
-    return _Unkept(component, jax.lax.optimization_barrier(jax.vmap(one)(*seen.factors.of(sites))))
+    return _Unkept(component, as_one_value(jax.vmap(one)(*seen.factors.of(sites))))
 
 
 def _norms(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> Norm:
@@ -199,17 +208,17 @@ def _norms(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> Norm:
         use = OuterProducts(OneHot(merged.entry), Dense(merged.rows))
         return jax.vmap(lambda use: norm_of_sum([use], component.square))(use)
 
-    def one(operands: list[Any], cotangents: list[Any], unrounded: tuple[list[Any], list[Any]]) -> Norm:
+    def one(operands: list[Any], cotangents: list[Any], measured: tuple[list[Any], list[Any]]) -> Norm:
         if component.choice.form == "dropped":
-            return norm_of_formed(_form(component, operands, cotangents), sites, *unrounded, arithmetic)
+            return norm_of_formed(_form(component, operands, cotangents), sites, *measured, arithmetic)
         if component.is_single_row:
             return norm_of_single_row(sites[0], operands[0], cotangents[0], arithmetic)
         if sites[0].rounded:
-            return norm_by_gram_matrices(sites, operands, cotangents, unrounded, arithmetic)
+            return norm_by_gram_matrices(sites, operands, cotangents, measured, arithmetic)
         uses = [outer_products(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
         return norm_of_sum(uses, component.square)
 
-    return jax.vmap(one)(*seen.factors.of(sites), seen.unrounded.of(sites))
+    return jax.vmap(one)(*seen.factors.of(sites), seen.measured.of(sites))
 
 
 def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> list[_Kept]:
@@ -217,27 +226,21 @@ def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) 
     pull = functools.partial(_pull, plan, static, anchors=component.anchors, rearranged=component.rearranged)
     if component.direct:
         found = [seen.direct[source] for source in component.sources]
-        found = cast_behind_barrier(found) if component.rearranged else found
+        found = [leaf.astype(jnp.float32) for leaf in found] if component.rearranged else found
         pulled = jax.vmap(lambda parts: pull(dict(zip(component.sources, parts, strict=True))))(found)
         kept = zip(component.anchors, cast_behind_barrier(pulled), strict=True)
         return [_Kept(anchor, [g], _the_only_one) for anchor, g in kept]
     factors, sites = seen.factors.of(component.sites), component.sites
     if len(sites) == 1 and component.anchors == component.sources:
-        pieces = _for_all_readers(plan, component, jax.vmap(functools.partial(_form, component))(*factors))
+        pieces = cast_behind_barrier(jax.vmap(functools.partial(_form, component))(*factors))
         return [_Kept(component.anchors[0], pieces, functools.partial(assemble, sites[0]))]
 
     def one(operands: list[Any], cotangents: list[Any]) -> list[Any]:
         each = [assemble(site, form_pieces(site, o, g)) for site, o, g in zip(sites, operands, cotangents, strict=True)]
         return pull(_by_source(component, each))
 
-    formed = _for_all_readers(plan, component, jax.vmap(one)(*factors))
+    formed = cast_behind_barrier(jax.vmap(one)(*factors))
     return [_Kept(anchor, [g], _the_only_one) for anchor, g in zip(component.anchors, formed, strict=True)]
-
-
-def _for_all_readers(plan: Plan, component: Component, formed: list[Any]) -> list[Any]:
-    """Gradients with one value for their norm and for their sum: what a matrix unit rounds itself is never computed twice."""
-    as_it_rounds = any(site.rounded for site in component.sites) and not plan.arithmetic.rounds_formed
-    return jax.lax.optimization_barrier(formed) if as_it_rounds else cast_behind_barrier(formed)
 
 
 def _form(component: Component, operands: list[Any], cotangents: list[Any]) -> list[Any]:

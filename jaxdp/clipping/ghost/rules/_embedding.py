@@ -92,16 +92,16 @@ def outer_products(
     return OuterProducts(OneHot(jnp.where(inside, flat, -1)[None]), Dense(right.reshape(1, how.rows, how.right)))
 
 
-def equal_cotangents(eqn: Eqn, body: JaxprParts) -> bool:
-    """Whether nothing of a lookup's output is used but its sum over the lookups, as in a bag of words."""
+def equal_cotangents(eqn: Eqn, body: JaxprParts) -> tuple[int, ...]:
+    """The lookups' axes of the output, if nothing of it is used but its sum over them, as in a bag of words."""
     out = eqn.outvars[0]
     lookups = tuple(i for i in range(out.aval.ndim) if i not in eqn.params["dimension_numbers"].offset_dims)
     while True:
         users = [user for user in body.eqns if out in user.invars]
         if len(users) != 1 or out in body.outvars:
-            return False
+            return ()
         if not is_cast(users[0]):
-            return is_sum(users[0], lookups)
+            return lookups if is_sum(users[0], lookups) else ()
         out = users[0].outvars[0]
 
 

@@ -150,9 +150,9 @@ def no_heads(eqn: Eqn, operand: int) -> tuple[bool, bool]:
     return False, False
 
 
-def no_equal_cotangents(eqn: Eqn, body: JaxprParts) -> bool:
+def no_equal_cotangents(eqn: Eqn, body: JaxprParts) -> tuple[int, ...]:
     """A use of which nothing is known."""
-    return False
+    return ()
 
 
 def the_only_piece(eqn: Eqn, operand: int, how: Layout, pieces: Pieces) -> jax.Array:
@@ -188,8 +188,8 @@ class Rule:
             the vectors. None for the products of all pairs of rows.
         square: (use). The squared norm of what is merged, or of a use whose right vectors are all the same, and a bound on its
             rounding error, float32 scalars. The vectors are float32 and scaled so that squares neither overflow nor vanish.
-        equal_cotangents: (eqn, body). Whether the right vectors of all rows are sure to be the same, by how the equations of
-            the body that it stands in use its output. Only the first is then kept.
+        equal_cotangents: (eqn, body). Axes of the output along which all right vectors are sure to be the same, by how the
+            equations of the body that it stands in use it. Only the first is then kept.
         repeats: (eqn, operand). For an operation that multiplies its two operands and adds up: how often, at most, an entry of
             the other operand is an entry of left vectors. Where a matrix unit does it, factors may be rounded; None where not.
         summed: as `gradient`, but the sum of gradients of others [B, ...] and cotangents [B, ...], by products of rows; for an
@@ -205,7 +205,7 @@ class Rule:
     assemble: Callable[[Eqn, int, Layout, Pieces], jax.Array] = the_only_piece
     merge: Merge | None = None
     square: Square | None = None
-    equal_cotangents: Callable[[Eqn, JaxprParts], bool] = no_equal_cotangents
+    equal_cotangents: Callable[[Eqn, JaxprParts], tuple[int, ...]] = no_equal_cotangents
     repeats: Callable[[Eqn, int], int] | None = None
     summed: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array, jax.lax.Precision], Pieces] | None = None
     heads: Callable[[Eqn, int], tuple[bool, bool]] = no_heads
