@@ -15,6 +15,7 @@ import contextlib
 import functools
 import math
 from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Context
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -232,6 +233,12 @@ def rounded_up(epsilon: float, digits: int = 4) -> str:
     epsilon = _checks.real("epsilon", epsilon, "give a number")
     unit = 10**digits
     return f"{math.ceil(epsilon * unit) / unit:.{digits}f}" if math.isfinite(epsilon) else "infinite"
+
+
+def no_smaller(delta: float) -> str:
+    """δ in six digits, rounded up where these aren't enough: what holds for it holds for a larger one."""
+    shown = f"{delta:g}"
+    return shown if float(shown) >= delta else f"{Context(6, ROUND_CEILING).create_decimal_from_float(delta):.6g}"
 
 
 def prepared_for(

@@ -262,6 +262,9 @@ class Ledger:
                 (entry["label"], entry["event"], entry.get("nonce")) for entry in _listed(description["entries"])
             ]
             adjacency, unit = description["adjacency"], description["unit"]
+            _refuse_others(description, "adjacency", "unit", "entries")
+            for entry in description["entries"]:
+                _refuse_others(entry, "label", "event", "nonce")
         except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
             raise UsageError(
                 f"not a ledger: expected adjacency, unit, and entries with a label and an event; found {description!r}"
@@ -271,6 +274,12 @@ class Ledger:
 
     def __hash__(self) -> int:
         return hash(json.dumps(self.to_dict()))
+
+
+def _refuse_others(description: dict[str, Any], *known: str) -> None:
+    """A field that nobody reads could say that something was spent more than once."""
+    if others := set(description) - set(known):
+        raise UsageError(f"a ledger's field {sorted(map(str, others))[0]!r} is unknown: known are {', '.join(known)}")
 
 
 def _listed(entries: Any) -> list[Any]:

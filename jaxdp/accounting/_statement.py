@@ -6,7 +6,7 @@ from .. import _checks
 from ..clipping import ClipRule
 from ..sampling import SampledRun
 from ._adjacency import IN_WORDS
-from ._epsilon import ACCOUNTANTS, Spent, accountants_of, event_epsilon, rounded_up
+from ._epsilon import ACCOUNTANTS, Spent, accountants_of, event_epsilon, no_smaller, rounded_up
 from ._ledger import Ledger
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _ledger(run: StatedRun, delta: float, made: int, before: Ledger) -> list[str
     why = f" It is less than the {rounded_up(alone)} for this training alone because it is by another, tighter accountant."
     return [
         f"The same data was used before, by: {labels}. Together with this training that satisfies ({rounded_up(total.epsilon)}, "
-        f"{delta:g})-differential privacy: {total.in_words()}." + (why if total.epsilon < alone else "")
+        f"{no_smaller(delta)})-differential privacy: {total.in_words()}." + (why if total.epsilon < alone else "")
     ]
 
 
@@ -154,4 +154,4 @@ def _sampling(run: StatedRun, delta: float, made: int) -> str:
 
 def _pair(spent: Spent) -> str:
     coarse = "" if spent.interval is None else f" (an upper bound, in coarse steps of {spent.interval:g})"
-    return f"({rounded_up(spent.epsilon)}, {spent.delta:g}){coarse}"
+    return f"({rounded_up(spent.epsilon)}, {no_smaller(spent.delta)}){coarse}"

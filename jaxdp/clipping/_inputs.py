@@ -2,11 +2,12 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Int, Key
 
 from .. import _checks
@@ -33,7 +34,17 @@ def check_params(params: Params) -> None:
     leaves = jax.tree_util.tree_leaves_with_path(params)
     if not leaves:
         raise UsageError("params has no leaves: pass the pytree of arrays to differentiate")
+    if isinstance(params, Mapping) and {"params", "batch_stats"} <= set(params):
+        raise UsageError(
+            "params hold batch_stats, which would be trained with noise like weights: give variables['params'] alone, of a "
+            "model whose layers normalise each example by itself (jaxdp.validate names those that don't)"
+        )
     for path, leaf in leaves:
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
+            raise UsageError(
+                f"the arrays of params are gone (params{jax.tree_util.keystr(path)}): a step takes those of the state that it is "
+                "given. Copy them before, jax.tree.map(jnp.copy, state.params), or take those of the state it returned"
+            )
         if not (_checks.is_array(leaf) or _checks.is_number(leaf)):
             raise UsageError(
                 f"params{jax.tree_util.keystr(path)} is a {type(leaf).__name__} and no array: keep only floating-point arrays in "

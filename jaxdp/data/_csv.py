@@ -110,6 +110,8 @@ def _check_chosen(chosen: Any, categories: Any) -> None:
         for name, values in categories.items():
             _checks.text("a column of categories", name)
             _checks.texts(f"categories[{name!r}]", values)
+            if len(set(values)) < len(values):
+                raise UsageError(f"categories[{name!r}] name a value twice, of {', '.join(values)}: name each once")
 
 
 @contextlib.contextmanager

@@ -134,7 +134,7 @@ def chosen_columns(path: Path, listed: Path | None) -> tuple[str, ...]:
         raise UsageError(f"--columns={listed} lists nothing: give names or numbers of columns, one a line")
     found = []
     for entry in entries:
-        at = int(entry) if entry.isdigit() and entry not in names else None
+        at = int(entry) if entry.isdecimal() and entry not in names else None
         if (at is not None and at >= len(names)) or (at is None and entry not in names):
             raise UsageError(
                 f"--columns={listed} lists {entry!r}, and {path} has {len(names)} columns behind its ids: {names[0]}, ..."

@@ -107,11 +107,6 @@ class PrivateStep:
                     f"params{jax.tree_util.keystr(path)} is a shape without values: give arrays, or under jax.eval_shape call "
                     "init within the function that it is given"
                 )
-            if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
-                raise UsageError(
-                    f"the arrays of params are gone (params{jax.tree_util.keystr(path)}): a step takes those of the state that "
-                    "it is given. Copy them before, jax.tree.map(jnp.copy, state.params), or take those of the state it returned"
-                )
             if _checks.has_nan(leaf):
                 raise UsageError(
                     f"params{jax.tree_util.keystr(path)} holds NaN: nothing can be learnt from there; give numbers"

@@ -12,6 +12,7 @@ from .._errors import UsageError
 
 _CHUNK = 2**15  # examples counted at a time: what is read of them stays in a processor's cache
 _MOST_COUNTS = 2**31 - 1
+_MOST_TEACHERS = 2**24
 
 
 def vote_counts(predictions: Any, num_classes: int) -> Int32[Array, "examples classes"]:
@@ -97,6 +98,10 @@ def check_votes(votes: Any) -> np.ndarray:
         )
     if totals[0] < 2:
         raise UsageError(f"votes are of {totals[0]} teacher: one teacher's vote can't hide behind others")
+    if totals[0] > _MOST_TEACHERS:
+        raise UsageError(
+            f"votes are of {totals[0]:,} teachers: noise is added in float32, which counts no further than {_MOST_TEACHERS:,}"
+        )
     return counts
 
 

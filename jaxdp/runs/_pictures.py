@@ -30,6 +30,10 @@ def panels(figure: Any, *shape: int, **how: Any) -> Any:
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write the picture, all or nothing."""
+    """Write the picture, all or nothing, its texts as they are: a file may be called `$a$`, which is no formula."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
     with written(path) as temporary:
         figure.savefig(temporary, dpi=120, format="png")

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Int, Int32, Key
 
 from ... import accounting
 from ..._errors import UsageError
+from ...accounting._epsilon import no_smaller
 from ...noise._keys import Domain, own_key
 from ...pate._aggregation import aggregate
 from ...pate._analysis import Report, analyze
@@ -203,7 +204,7 @@ def statement(report: Report, records: int) -> str:
     """The promise in words: to whom, and under which assumptions; fit for publication."""
     independent, pld = report.data_independent, report.data_independent_pld
     released = report.mechanism.in_words(teachers=report.teachers, asked=report.asked, answered=report.answered)
-    pair = lambda spent: f"({accounting.rounded_up(spent.epsilon)}, {report.delta:g})"
+    pair = lambda spent: f"({accounting.rounded_up(spent.epsilon)}, {no_smaller(report.delta)})"
     counted = (
         ""
         if report.mechanism.answers_all

@@ -5,12 +5,12 @@ costs nothing: what is decided is computed from parameters that are private alre
 back are not protected from it.
 """
 
+import functools
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -22,6 +22,7 @@ from ...runs._folder import RunFolder
 from ._options import TrainOptions
 
 _SCALE = "plateau_scale"
+_COMPILED_FOR = 256  # epochs
 
 
 def best_of(losses: Sequence[float]) -> int:
@@ -36,11 +37,16 @@ def has_stopped(losses: Sequence[float], patience: int | None) -> bool:
 
 def scale_after(losses: Sequence[float], options: TrainOptions) -> float:
     """The factor of the learning rate after epochs of these losses, as optax reduces it on a plateau."""
-    plateau = optax.contrib.reduce_on_plateau(factor=options.plateau_factor, patience=options.plateau_patience)
-    state: Any = plateau.init({})
-    for loss in losses:
-        _, state = plateau.update({}, state, value=jnp.asarray(loss, jnp.float32))
-    return float(state.scale)
+    padded = np.pad(np.asarray(losses, np.float32), (0, _COMPILED_FOR - len(losses) % _COMPILED_FOR))
+    return float(_scale_after(options.plateau_factor, options.plateau_patience)(padded, len(losses)))
+
+
+@functools.cache
+def _scale_after(factor: float, patience: int) -> Callable[..., jax.Array]:
+    """Of the first so many of an array of losses, compiled: one after another, optax's updates would take as long as an epoch."""
+    plateau = optax.contrib.reduce_on_plateau(factor=factor, patience=patience)
+    after = lambda losses: lambda i, state: plateau.update({}, state, value=losses[i])[1]
+    return jax.jit(lambda losses, count: jax.lax.fori_loop(0, count, after(losses), plateau.init({})).scale)
 
 
 def with_scale(state: TrainState, scale: float) -> TrainState:

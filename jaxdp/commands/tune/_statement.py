@@ -2,6 +2,7 @@
 
 from ...accounting import Ledger, Spent, rounded_up
 from ...accounting._adjacency import IN_WORDS
+from ...accounting._epsilon import no_smaller
 from .._options import seeded
 from ..train._problem import Problem
 from ._options import TuneOptions
@@ -22,7 +23,7 @@ def statement_of(
         ledger: of all that the data were used for, the search last.
         none_drawn: whether no run was drawn, so that there is no model.
     """
-    pair = f"({rounded_up(spent.epsilon)}, {options.delta:g})"
+    pair = f"({rounded_up(spent.epsilon)}, {no_smaller(options.delta)})"
     adjacency = IN_WORDS[options.relation].format(unit="example")
     kept = (
         "That no run was drawn satisfies" if none_drawn else "The model that was kept and its hyper-parameters satisfy"
@@ -71,5 +72,5 @@ def _before(ledger: Ledger, delta: float) -> list[str]:
     total, labels = ledger.total(delta=delta), "; ".join(entry.label for entry in ledger.entries[:-1])
     return [
         f"The same data was used before, by: {labels}. Together with this search that satisfies "
-        f"({rounded_up(total.epsilon)}, {delta:g})-differential privacy: {total.in_words()}."
+        f"({rounded_up(total.epsilon)}, {no_smaller(delta)})-differential privacy: {total.in_words()}."
     ]

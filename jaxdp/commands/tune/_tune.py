@@ -259,11 +259,14 @@ def _resumed(options: TuneOptions, path: Path, devices: Devices, console: Consol
         paid = Price(int(found["num_examples"]), noise, float(found["score_noise"]), event_from_dict(found["event"]))
     held.enter_context(folder.locked())
     problem = problem_for(options, devices, console, Ledger())
+    keys = _keys(options, config, problem)
     if not folder.is_trained:
         folder.check_data(problem.fingerprint, problem.described)
-    return _Search(
-        options, folder, problem, paid, _keys(options, config, problem), config, console, time.perf_counter()
-    )
+        if options.seed is not None and keys.nonce("search") != config.get("nonce"):
+            raise UsageError(
+                f"the seed in {folder.path} is not that with which the search began, so runs would get other noise: put it back"
+            )
+    return _Search(options, folder, problem, paid, keys, config, console, time.perf_counter())
 
 
 def _check_options(folder: RunFolder, options: TuneOptions) -> None:
