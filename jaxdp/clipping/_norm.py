@@ -138,6 +138,24 @@ def sum_of_squares(
     return jnp.sum(x, axis=own) + below
 
 
+def sums_of_squares(
+    arrays: Sequence[Float[Array, "*n"]], apart: Sequence[int], at_once: int
+) -> list[Float[Array, "*apart"]]:
+    """`sum_of_squares` of each of several arrays of one shape, which a GPU reads in one kernel where one sum is enough."""
+    each = lambda *arrays: [sum_of_squares(array, apart, at_once) for array in arrays]
+    own = [axis for axis in range(arrays[0].ndim) if axis not in apart]
+    if len(arrays) == 1 or math.prod(arrays[0].shape[axis] for axis in own) > at_once:
+        return each(*arrays)
+
+    def together(*arrays: Float[Array, "*n"]) -> list[Float[Array, "*apart"]]:
+        squares = [jnp.square(array.astype(jnp.float32)) for array in arrays]
+        add = lambda x, y: [a + b for a, b in zip(x, y, strict=True)]
+        below = sum_of_squares(jnp.zeros_like(arrays[0]), apart, at_once)
+        return [found + below for found in jax.lax.reduce(squares, [jnp.float32(0)] * len(squares), add, own)]
+
+    return jax.lax.platform_dependent(*arrays, cuda=together, rocm=together, default=each)
+
+
 def sum_of_squares_error(shape: Sequence[int], at_once: int = ONE_SUM, others: int = 0) -> float:
     """By how much, relatively, the sum of squares of an array can be off, whichever way a device adds up and rounds.
 

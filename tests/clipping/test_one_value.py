@@ -13,6 +13,7 @@ import optax
 import pytest
 
 import jaxdp
+from jaxdp.clipping._norm import sums_of_squares
 from jaxdp.clipping.rules import Normalised, PerGroup
 from jaxdp.jaxprs import as_one_value
 
@@ -126,3 +127,37 @@ def test_one_value_is_what_it_was_and_has_its_gradient(shape: tuple[int, ...], d
     if jnp.issubdtype(dtype, jnp.floating):
         doubled = jax.jit(jax.grad(lambda x: jnp.sum(2 * as_one_value(x)).astype(jnp.float32)))(values[0])
         np.testing.assert_array_equal(doubled, jnp.full(shape, 2, dtype))
+
+
+@pytest.mark.parametrize(
+    ("rows", "bad"),
+    [
+        ((), np.nan),
+        ((), -np.inf),
+        ((), 3e38),
+        ((), 2e30),
+        ((3,), np.nan),
+        ((3,), 2e30),
+        ((70,), np.nan),
+        ((70,), np.inf),
+    ],
+)
+@pytest.mark.parametrize("used", [0.0, 1.0])
+def test_what_is_too_large_to_round_contributes_nothing(rows: tuple[int, ...], bad: float, used: float) -> None:
+    weights = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    inputs = np.random.default_rng(1).normal(size=(EXAMPLES, *rows, 5)).astype(np.float32)
+    loss = lambda weights, example: jnp.sum(jnp.where(example[1] > 0, jnp.tanh(example[0] @ weights), 0))
+    batch = (inputs.copy(), np.ones(EXAMPLES, np.float32))
+    batch[0][(3, *[0] * len(rows), 2)], batch[1][3] = bad, used
+    others = np.arange(EXAMPLES) != 3
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost", precision="bfloat16")
+    without = jax.jit(grad_fn)(weights, tuple(part[others] for part in batch))
+    np.testing.assert_allclose(jax.jit(grad_fn)(weights, batch).grads, without.grads, rtol=1e-6, atol=1e-6)
+
+
+def test_lengths_of_several_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = list(jnp.asarray(np.random.default_rng(0).normal(size=(3, EXAMPLES, 5, 7)), np.float32))
+    each = sums_of_squares(arrays, (0, 1), 2**14)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *arrays, cuda, **_: cuda(*arrays))
+    for together, alone in zip(sums_of_squares(arrays, (0, 1), 2**14), each, strict=True):
+        np.testing.assert_allclose(together, alone, rtol=1e-6)

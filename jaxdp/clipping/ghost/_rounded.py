@@ -24,7 +24,7 @@ Products below float32's range count as \(2^{-126}\), those above it make the bo
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,21 +33,69 @@ from jaxtyping import Array, Float
 from ...jaxprs import as_one_value
 from .._arithmetic import Arithmetic
 from .._clip import Norm
-from .._norm import ONE_SUM, UNIT_ROUNDOFF, sum_of_squares, sum_of_squares_error
+from .._norm import ONE_SUM, UNIT_ROUNDOFF, sum_of_squares, sum_of_squares_error, sums_of_squares
 from ._gradient import outer_products
-from ._plan import Site
+from ._plan import Component, Site
 from .rules import Dense
 
 _SMALLEST = 2.0**-125  # what a product below float32's range could have been, doubled for the rounding of sums of them
 _SMALLEST_ROOT = 2.0**-62  # what the root of a square below that range could have been
+_HUGE = 2.0**100
 _AT_ONCE = 2**12  # products of pairs of rows that are added up in one sum
-_LOOSELY = 2**20  # squares that are added up in one sum, where a bound that is a seventh too large will do
+LOOSELY = 2**20  # squares that are added up in one sum, where a bound that is a seventh too large will do
 _ROOTS = 2.0**-18  # what a device's square roots, divisions and scalings are off by, all together
 
 
-def norm_of_single_row(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, arithmetic: Arithmetic) -> Norm:
+class Lengths(NamedTuple):
+    """Squared lengths of all left rows of a use together and of all its right ones, at each step of the loops that stack: [B, L]
+    each, or [L] of one example. They are no smaller, but for rounding.
+    """
+
+    left: Float[Array, "*B L"]
+    right: Float[Array, "*B L"]
+
+
+def without_infinite(operand: jax.Array) -> jax.Array:
+    """The same numbers, but a finite one whose square is not in place of what is larger, infinite or NaN.
+
+    An example that has it is too long to contribute, whatever its cotangents, and times zero it is zero, which NaN isn't.
+    """
+    if not jnp.issubdtype(operand.dtype, jnp.floating):
+        return operand
+    return jnp.where(jnp.abs(operand) < _HUGE, operand, jnp.asarray(_HUGE, operand.dtype))
+
+
+def takes_lengths(component: Component) -> list[Site]:
+    """The uses whose factors' lengths its norm is taken with: all but those with traces of Gram matrices in their place."""
+    sites = [site for site in component.sites if site.rounded]
+    if component.choice.form == "dropped" or component.is_single_row:
+        return sites
+    return [site for site in sites if not (_are_few(sites) or not _has_each_entry_once(site))]
+
+
+def lengths_of(uses: Sequence[tuple[Site, int, Any, Any]]) -> list[Lengths]:
+    """Of uses, so many of whose squares are added up in one sum, with their other operand and their cotangent, [B, ...] each."""
+    alike: dict[Any, dict[tuple[int, int], jax.Array]] = {}
+    for i, (site, at_once, *factors) in enumerate(uses):
+        apart = (0, *(1 + axis for axis, stacked in enumerate(site.stacked) if stacked))
+        for side, factor in enumerate(factors):
+            alike.setdefault((factor.shape, apart, at_once), {})[i, side] = factor
+    squares: dict[tuple[int, int], jax.Array] = {}
+    for (_, apart, at_once), those in alike.items():
+        found = sums_of_squares(list(those.values()), apart, at_once)
+        squares |= {which: each.reshape(each.shape[0], -1) for which, each in zip(those, found, strict=True)}
+    return [Lengths(squares[i, 0] * _repeats(site), squares[i, 1]) for i, (site, *_) in enumerate(uses)]
+
+
+def _repeats(site: Site) -> Float[Array, ""]:
+    """How often an entry of the other operand is in the left rows, at most: once in each."""
+    in_rows = site.own.rows if site.rule.repeats is None else site.rule.repeats(site.eqn, site.operand)
+    return jnp.float32(min(in_rows, site.own.rows))
+
+
+def norm_of_single_row(site: Site, lengths: Lengths, arithmetic: Arithmetic) -> Norm:
     """Of one example's gradient that is a single outer product, from factors that aren't rounded yet."""
-    reach = _reach(site, others, cotangent, ONE_SUM)
+    reach = _reach(site, lengths, ONE_SUM)
     return Norm(reach.value, reach.upper * jnp.float32((1 + arithmetic.factor_roundoff) ** 2))
 
 
@@ -55,17 +103,17 @@ def norm_by_gram_matrices(
     sites: Sequence[Site],
     others: Sequence[Sequence[jax.Array]],
     cotangents: Sequence[jax.Array],
-    measured: tuple[Sequence[Sequence[jax.Array]], Sequence[jax.Array]],
+    lengths: Sequence[Lengths | None],
     arithmetic: Arithmetic,
 ) -> Norm:
-    """Of one example's gradient, from rounded factors of uses on the same axes, and those whose lengths are taken."""
+    """Of one example's gradient, from rounded factors of uses on the same axes, and lengths where `takes_lengths` names them."""
     uses = [outer_products(*use) for use in zip(sites, others, cotangents, strict=True)]
     widest = max(max(site.layout.left, site.layout.right) for site in sites)
     rows, stack = sum(site.layout.rows for site in sites), sites[0].layout.stack
     below = stack * rows * widest * _SMALLEST  # of a trace, and of all that products of two rows can have lost
-    at_once = stack * rows**2 <= _AT_ONCE
+    at_once = _are_few(sites)
     additions = (stack * rows**2 if at_once else rows + stack * rows) + len(uses) ** 2 + 4
-    longer = jnp.float32((1 + arithmetic.factor_roundoff) ** 2 * (1 + _squares_error(sites, _LOOSELY)))
+    longer = jnp.float32((1 + arithmetic.factor_roundoff) ** 2 * (1 + _squares_error(sites, LOOSELY)))
     square, size, reach, moved, lost = (jnp.float32(0) for _ in range(5))
     for i, first in enumerate(uses):
         for second in uses[i:]:
@@ -76,11 +124,11 @@ def norm_by_gram_matrices(
             if first is second:
                 operands, cotangent = (g, k) if sites[i].swap else (k, g)
                 spread = jnp.sqrt(_total(jnp.square(operands), at_once=at_once, over=(1, 2)))
-                if at_once or not _has_each_entry_once(sites[i]):
+                measured = lengths[i]
+                if measured is None:
                     left, right = _traces(operands) + below, _traces(cotangent) + below
-                else:  # passes over large matrices cost more than one over the factors, which fuses with what computes them
-                    left, right = _squared_lengths(sites[i], measured[0][i], measured[1][i], _LOOSELY)
-                    left, right = left * longer + below, right * longer + below
+                else:  # passes over large matrices cost more than one over the factors
+                    left, right = measured.left * longer + below, measured.right * longer + below
                 spread = spread * jnp.float32(1 + arithmetic.gamma(additions)) + jnp.float32(rows * _SMALLEST_ROOT)
                 spread = jnp.minimum(left, spread + jnp.float32(arithmetic.gamma(widest + 4)) * left + below)
                 reach, moved = reach + jnp.sqrt(jnp.sum(left * right)), moved + jnp.sqrt(jnp.sum(spread * right))
@@ -98,14 +146,13 @@ def norm_by_gram_matrices(
 def norm_of_formed(
     formed: Sequence[jax.Array],
     sites: Sequence[Site],
-    others: Sequence[Sequence[jax.Array]],
-    cotangents: Sequence[jax.Array],
+    lengths: Sequence[Lengths],
     arithmetic: Arithmetic,
 ) -> Norm:
-    """Of one example's gradient that was formed in pieces from rounded factors, and is then dropped; the factors before that."""
+    """Of one example's gradient that was formed in pieces from rounded factors, and is then dropped."""
     value = jnp.sqrt(sum(map(sum_of_squares, formed), jnp.float32(0)))
     worst = max(sum_of_squares_error(piece.shape) for piece in formed) + len(formed) * UNIT_ROUNDOFF
-    reach = sum((_reach(*use, _LOOSELY).upper for use in zip(sites, others, cotangents, strict=True)), jnp.float32(0))
+    reach = sum((_reach(*use, LOOSELY).upper for use in zip(sites, lengths, strict=True)), jnp.float32(0))
     rows = sum(site.layout.rows for site in sites) + len(sites)
     reach *= jnp.float32((1 + arithmetic.factor_roundoff) ** 2)
     off = jnp.float32(2 * arithmetic.gamma(rows) + arithmetic.factor_roundoff) * reach
@@ -119,23 +166,16 @@ def _has_each_entry_once(site: Site) -> bool:
     return site.own.stack == 1 and operand.size == site.own.rows * site.own.left
 
 
-def _reach(site: Site, others: Sequence[jax.Array], cotangent: jax.Array, at_once: int) -> Norm:
-    """R, of which so many squares are added up in one sum; of the loops that stack, each step has rows of its own."""
-    left, right = _squared_lengths(site, others, cotangent, at_once)
+def _are_few(sites: Sequence[Site]) -> bool:
+    """Whether products of all pairs of rows are so few that one sum is enough for them."""
+    return sites[0].layout.stack * sum(site.layout.rows for site in sites) ** 2 <= _AT_ONCE
+
+
+def _reach(site: Site, lengths: Lengths, at_once: int) -> Norm:
+    """R, of which so many squares were added up in one sum; of the loops that stack, each step has rows of its own."""
+    left, right = lengths
     value = jnp.sqrt(jnp.sum(left * right))
     return Norm(value, value * jnp.float32(1 + 2 * _squares_error([site], at_once) + (left.size + 8) * _ROOTS))
-
-
-def _squared_lengths(
-    site: Site, others: Sequence[jax.Array], cotangent: jax.Array, at_once: int
-) -> tuple[Float[Array, " L"], Float[Array, " L"]]:
-    """Of all left rows together and of all right ones, at each step of the loops that stack: at least, but for rounding."""
-    (other,) = others
-    apart = [i for i, stacked in enumerate(site.stacked) if stacked]
-    in_rows = site.own.rows if site.rule.repeats is None else site.rule.repeats(site.eqn, site.operand)
-    repeats = min(in_rows, site.own.rows)  # an entry of the operand is in a row once at most
-    squares = [sum_of_squares(factor, apart, at_once).reshape(-1) for factor in (other, cotangent)]
-    return squares[0] * jnp.float32(repeats), squares[1]
 
 
 def _squares_error(sites: Sequence[Site], at_once: int) -> float:

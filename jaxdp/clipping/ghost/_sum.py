@@ -25,11 +25,21 @@ from .._clip import (
     sum_weighted,
     sum_weighted_apart,
 )
+from .._norm import ONE_SUM
 from .._reducer import Examples
 from ._gradient import assemble, form_pieces, outer_products, sum_gradients, sum_lookups
 from ._norms import norm_of_sum
 from ._plan import Component, Path, Plan, Site
-from ._rounded import norm_by_gram_matrices, norm_of_formed, norm_of_single_row
+from ._rounded import (
+    LOOSELY,
+    Lengths,
+    lengths_of,
+    norm_by_gram_matrices,
+    norm_of_formed,
+    norm_of_single_row,
+    takes_lengths,
+    without_infinite,
+)
 from ._tap import make_taps, run_tapped
 from ._trace import Traced
 from .rules import Dense, OneHot, OuterProducts
@@ -37,6 +47,7 @@ from .rules._rule import Lookups
 
 # What is kept of each example: how it is laid out, how its norm is joined with others, how it is added up.
 _PACKED = (pack_into_matrices, join_packed, sum_weighted)
+_UNKEPT = ("rows", "dropped")
 _APART = (leave_apart, join_apart, sum_weighted_apart)
 
 
@@ -57,14 +68,13 @@ class _Seen(NamedTuple):
     Attributes:
         outs: what the loss returned.
         factors: as products read them, rounded where they are, and each one value for all its readers.
-        measured: whose lengths bound what rounding adds, in float32: on a TPU as they were computed, which is the same however
-            often that is done, where a pass over what is kept costs more.
+        lengths: of the factors that norms are taken with, by site.
         direct: gradients with respect to what is used without a rule, in its type.
     """
 
     outs: list[Any]
     factors: _Factors
-    measured: _Factors
+    lengths: dict[Path, Lengths]
     direct: dict[Var, Any]
 
 
@@ -113,7 +123,7 @@ def sum_by_ghost(
 
     groups = [_Group([], []) for _ in clipping.groups.shares]
     for component in plan.components:
-        if component.choice.form in ("rows", "dropped"):
+        if component.choice.form in _UNKEPT:
             groups[clipping.groups.of_leaf[component.leaves[0]]].unkept.append(_merged(component, seen))
             continue
         for kept in _keep(plan, component, static, seen):
@@ -167,7 +177,12 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
     computed = _Factors(*found)
     read = [path for component in plan.components for path in component.rounded_paths(plan.arithmetic)]
 
+    unkept = [site for c in plan.components if c.choice.form in _UNKEPT for site in c.sites if site.rounded]
+    bounded = {site.path for site in unkept}
+
     def as_read(path: Path, value: Any, side: int) -> Any:
+        if path in bounded and side == 0:
+            value = without_infinite(value)
         if path not in read:
             same = sites[path].pooled if side else ()
             first = value[tuple(slice(1) if axis - 1 in same else slice(None) for axis in range(value.ndim))]
@@ -179,13 +194,26 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
         {path: tuple(as_read(path, other, 0) for other in others) for path, others in computed.operands.items()},
         {path: as_read(path, cotangent, 1) for path, cotangent in computed.cotangents.items()},
     )
-    both = [jax.tree.map(_in_float32, factors) for factors in (computed, factors)]
+    return _Seen(outs, factors, _lengths(plan, computed, factors), dict(zip(used, direct, strict=True)))
+
+
+def _lengths(plan: Plan, computed: _Factors, factors: _Factors) -> dict[Path, Lengths]:
+    """Those that norms are taken with, by site.
+
+    On a TPU of the factors as they were computed, with which that fuses: a pass over what is kept of them costs more, and they
+    are the same however often they are computed.
+    """
+    unkept = [component for component in plan.components if component.choice.form in _UNKEPT]
+    sites = [
+        (site, ONE_SUM if component.is_single_row else LOOSELY)
+        for component in unkept
+        for site in takes_lengths(component)
+    ]
+    of = lambda found: [(found.operands[site.path][0], found.cotangents[site.path]) for site, _ in sites]
+    both = [[tuple(each.astype(jnp.float32) for each in use) for use in of(found)] for found in (computed, factors)]
     measured = jax.lax.platform_dependent(*both, tpu=lambda computed, _: computed, default=lambda _, factors: factors)
-    return _Seen(outs, factors, measured, dict(zip(used, direct, strict=True)))
-
-
-def _in_float32(array: Any) -> Any:
-    return array.astype(jnp.float32) if jnp.issubdtype(array.dtype, jnp.floating) else array
+    found = lengths_of([(*use, *arrays) for use, arrays in zip(sites, measured, strict=True)])
+    return {site.path: each for (site, _), each in zip(sites, found, strict=True)}
 
 
 def _merged(component: Component, seen: _Seen) -> _Unkept:
@@ -208,17 +236,17 @@ def _norms(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> Norm:
         use = OuterProducts(OneHot(merged.entry), Dense(merged.rows))
         return jax.vmap(lambda use: norm_of_sum([use], component.square))(use)
 
-    def one(operands: list[Any], cotangents: list[Any], measured: tuple[list[Any], list[Any]]) -> Norm:
+    def one(operands: list[Any], cotangents: list[Any], lengths: list[Any]) -> Norm:
         if component.choice.form == "dropped":
-            return norm_of_formed(_form(component, operands, cotangents), sites, *measured, arithmetic)
+            return norm_of_formed(_form(component, operands, cotangents), sites, lengths, arithmetic)
         if component.is_single_row:
-            return norm_of_single_row(sites[0], operands[0], cotangents[0], arithmetic)
+            return norm_of_single_row(sites[0], lengths[0], arithmetic)
         if sites[0].rounded:
-            return norm_by_gram_matrices(sites, operands, cotangents, measured, arithmetic)
+            return norm_by_gram_matrices(sites, operands, cotangents, lengths, arithmetic)
         uses = [outer_products(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
         return norm_of_sum(uses, component.square)
 
-    return jax.vmap(one)(*seen.factors.of(sites), seen.measured.of(sites))
+    return jax.vmap(one)(*seen.factors.of(sites), [seen.lengths.get(site.path) for site in sites])
 
 
 def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> list[_Kept]:
@@ -266,7 +294,8 @@ def _sum_component(
     """The weighted sum of the gradients with respect to the component's sources.
 
     Unusable examples' operands and cotangents are both replaced by zeros: a zero factor alone would leave 0 · NaN. So are those
-    of an example whose cotangents a factor above 1 makes infinite: where operands are zero, no norm tells of them.
+    of an example whose cotangents a factor above 1 makes infinite: where operands are zero, no norm tells of them. Operands that
+    are rounded are finite already.
     """
 
     def select(array: Any, which: Any, scale: Any = None) -> Any:
@@ -295,7 +324,7 @@ def _sum_component(
             usable &= jnp.all(jnp.isfinite(each), axis=range(1, each.ndim))
         weighted = [select(each, usable) for each in weighted]
     sums = [
-        sum_gradients(site, [select(a, usable) for a in o], g)
+        sum_gradients(site, o if site.rounded else [select(a, usable) for a in o], g)
         for site, o, g in zip(component.sites, operands, weighted, strict=True)
     ]
     return _by_source(component, sums)
