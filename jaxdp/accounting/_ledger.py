@@ -120,7 +120,7 @@ class Ledger:
             known[entry.nonce] = entry.label
 
     def add(self, event: "DpEvent", label: str, *, nonce: str | None = None) -> "Ledger":
-        """A ledger with one more entry.
+        """A ledger with one more entry; this one stays as it is.
 
         Args:
             event: what it costs.
@@ -133,7 +133,7 @@ class Ledger:
         return replace(self, entries=(*self.entries, LedgerEntry(label, with_float_noise(event), nonce)))
 
     def extend(self, other: "Ledger") -> "Ledger":
-        """A ledger with the entries of both.
+        """A ledger with the entries of both; each of them stays as it is.
 
         Raises:
             UsageError: where they hold under other relations or for other units, unless one is `Ledger()`, and where both have an
@@ -262,13 +262,13 @@ class Ledger:
                 (entry["label"], entry["event"], entry.get("nonce")) for entry in _listed(description["entries"])
             ]
             adjacency, unit = description["adjacency"], description["unit"]
-            _refuse_others(description, "adjacency", "unit", "entries")
-            for entry in description["entries"]:
-                _refuse_others(entry, "label", "event", "nonce")
         except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
             raise UsageError(
                 f"not a ledger: expected adjacency, unit, and entries with a label and an event; found {description!r}"
             ) from error
+        _refuse_others(description, "adjacency", "unit", "entries")
+        for entry in description["entries"]:
+            _refuse_others(entry, "label", "event", "nonce")
         of = lambda label, event, nonce: LedgerEntry(label, event_from_dict(event), nonce)
         return cls(tuple(of(*entry) for entry in entries), adjacency, unit)
 

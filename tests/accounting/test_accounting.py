@@ -162,3 +162,12 @@ def test_a_statement_begins_with_the_accountant_that_is_asked_for() -> None:
     assert jaxdp.accounting.rounded_up(run.epsilon(delta=1e-5)) in by_pld
     with pytest.raises(jaxdp.UsageError, match="accountant"):
         run.statement(delta=1e-5, accountant="prv")
+
+
+@pytest.mark.parametrize(
+    ("delta", "shown"),
+    [(1e-5, "1e-05"), (1.2345649e-4, "0.000123457"), (1 / 60_000, "1.66667e-05"), (1e-300, "1e-300")],
+)
+def test_no_smaller_delta_is_shown(delta: float, shown: str) -> None:
+    assert _epsilon.no_smaller(delta) == shown
+    assert float(shown) >= delta

@@ -268,3 +268,11 @@ def test_a_share_of_delta_that_the_noise_ends_within_is_left_out() -> None:
         jaxdp.UsageError, match="delta=7e-06 is divided between RDP and PLD here, and no part is enough"
     ):
         ledger.total(delta=7e-6)
+
+
+@pytest.mark.parametrize("where", ["entry", "ledger"])
+def test_a_field_that_nobody_reads_is_refused(where: str) -> None:
+    stored = Ledger().add(gaussian_event(noise_multiplier=20.0), "a mean").to_dict()
+    (stored["entries"][0] if where == "entry" else stored)["times"] = 100
+    with pytest.raises(jaxdp.UsageError, match="'times' is unknown"):
+        Ledger.from_dict(stored)

@@ -167,3 +167,17 @@ def test_keys_of_positions_may_be_of_any_generator(impl: str, how: str) -> None:
 def test_keys_of_examples_may_be_threefrys(how: str) -> None:
     grad_fn = jaxdp.clipped_grad(partial(drawn_by, "threefry2x32", how), clip_norm=1.0)
     grad_fn(jnp.ones(2), (jnp.ones((3, 2)), jnp.arange(3)), rng=jax.random.key(1))
+
+
+def test_arrays_that_are_gone_are_named() -> None:
+    params = {"w": jnp.ones(3)}
+    jax.jit(lambda params: params, donate_argnums=0)(params)
+    assert params["w"].is_deleted()
+    with pytest.raises(jaxdp.UsageError, match=r"the arrays of params are gone \(params\['w'\]\)"):
+        jaxdp.clipped_grad(lambda params, x: jnp.sum(params["w"] * x), clip_norm=1.0)(params, np.ones((2, 3)))
+
+
+def test_batch_statistics_are_no_parameters() -> None:
+    variables = {"params": {"w": jnp.ones(3)}, "batch_stats": {"mean": jnp.zeros(3)}}
+    with pytest.raises(jaxdp.UsageError, match=r"give variables\['params'\] alone"):
+        jaxdp.clipped_grad(lambda v, x: jnp.sum(v["params"]["w"] * x), clip_norm=1.0)(variables, np.ones((2, 3)))

@@ -104,6 +104,11 @@ def test_a_search_is_not_gone_on_with_where_a_digit_of_its_noise_is_another(
     interrupt_at_epoch_of(TWO_SIZES, 2, tmp_path / "run", monkeypatch)
     shutil.rmtree(tmp_path / "run" / "private" / "trials")
     capsys.readouterr()
+    seeds = tmp_path / "run" / "private" / "run.json"
+    stored = seeds.read_text()
+    seeds.write_text(json.dumps({**json.loads(stored), "seed": 12_345}))
+    assert "is not that with which the search began" in refused(["tune", "--resume", str(tmp_path / "run")], capsys)
+    seeds.write_text(stored)
     config = tmp_path / "run" / "config.json"
     described = json.loads(config.read_text())
     described["search"]["noise"][0][1] /= 4

@@ -248,3 +248,8 @@ def test_targets_are_some_and_each_once(columns: list[str], said: str, tmp_path:
     (tmp_path / "t.csv").write_text("id,a,b\nx,1,0\ny,0,1\n")
     with pytest.raises(jaxdp.UsageError, match=said):
         data.read_targets(tmp_path / "t.csv", ("x", "y"), columns)
+
+
+def test_a_category_is_declared_once() -> None:
+    with pytest.raises(jaxdp.UsageError, match="name a value twice"):
+        data.read_columns(Path("x.csv"), ("sex",), {"sex": ("f", "m", "f")})

@@ -134,3 +134,9 @@ def test_laplace_noise_reaches_far_into_its_tail() -> None:
         smallest = (jnp.zeros(2, jnp.uint32), jnp.array([0, 1], jnp.uint32))
         patch.setattr(_laplace, "draw_bits", lambda key, shape: smallest)
         np.testing.assert_allclose(standard_laplace(jax.random.key(0), (2,)), [44.36, -44.36], rtol=1e-3)
+
+
+def test_more_teachers_than_float32_counts_are_refused() -> None:
+    pate.gaussian_noisy_max(np.array([[2**23, 2**23]]), sigma=3.0, key=jax.random.key(0))
+    with pytest.raises(jaxdp.UsageError, match="counts no further than 16,777,216"):
+        pate.gaussian_noisy_max(np.array([[2**26, 2**26]]), sigma=3.0, key=jax.random.key(0))

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from jaxdp.commands._compare import comparison_tables
 from jaxdp.commands.train._report import advice, status_line, summary_table
+from jaxdp.runs._pictures import new_figure, panels, save_figure
 from jaxdp.runs._report import progress_display, say, two_columns
 
 EPOCH = {
@@ -129,3 +130,10 @@ def test_a_model_that_tells_less_than_base_rates_is_said_to() -> None:
     assert advice(SUMMARY) is None
     assert advice({**SUMMARY, "base_rate_loss": 0.6}) is None
     assert "less than base rates" in str(advice({**SUMMARY, "base_rate_loss": 0.4}))
+
+
+def test_pictures_show_names_as_they_are(tmp_path: Path) -> None:
+    figure = new_figure(3)
+    panels(figure).set_title("prices_$10_to_$20.csv")
+    save_figure(figure, tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 0
