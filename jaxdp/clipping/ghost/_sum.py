@@ -47,8 +47,8 @@ from .rules._rule import Lookups
 
 # What is kept of each example: how it is laid out, how its norm is joined with others, how it is added up.
 _PACKED = (pack_into_matrices, join_packed, sum_weighted)
-_UNKEPT = ("rows", "dropped")
 _APART = (leave_apart, join_apart, sum_weighted_apart)
+_UNKEPT = ("rows", "dropped")  # forms of which only the norm is
 
 
 class _Factors(NamedTuple):
@@ -176,9 +176,8 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
     outs, *found, direct = vectorised(one, batch)
     computed = _Factors(*found)
     read = [path for component in plan.components for path in component.rounded_paths(plan.arithmetic)]
-
-    unkept = [site for c in plan.components if c.choice.form in _UNKEPT for site in c.sites if site.rounded]
-    bounded = {site.path for site in unkept}
+    unkept = [component for component in plan.components if component.choice.form in _UNKEPT]
+    bounded = {site.path for component in unkept for site in component.sites if site.rounded}
 
     def as_read(path: Path, value: Any, side: int) -> Any:
         if path in bounded and side == 0:
