@@ -118,8 +118,9 @@ def test_one_value_is_computed_once(*, vectorised: bool) -> None:
     assert compiled.count(" subtract(") == 1
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "bool", "int8", "uint32"])
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3)])
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [("float32", ()), ("float32", (2, 0)), ("bfloat16", (2, 3)), ("bool", (2, 3)), ("int8", (3,))]
+)
 def test_one_value_is_what_it_was_and_has_its_gradient(shape: tuple[int, ...], dtype: str) -> None:
     values = [jnp.asarray(np.random.default_rng(0).normal(size=shape) * 100, dtype)]
     np.testing.assert_array_equal(jax.jit(as_one_value)(values)[0], values[0])
@@ -129,6 +130,7 @@ def test_one_value_is_what_it_was_and_has_its_gradient(shape: tuple[int, ...], d
         np.testing.assert_array_equal(doubled, jnp.full(shape, 2, dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "bad"),
     [
