@@ -336,8 +336,3 @@ def test_q_is_the_papers_sum_of_tails() -> None:
     lead = 0.05 * gaps
     by_hand = ((2 + lead) / (4 * np.exp(lead))).sum()
     assert math.exp(_bounds.laplace_log_q(PEAKED, 0.05)[0]) == pytest.approx(by_hand, rel=1e-12)
-
-
-def test_no_more_queries_are_answered_than_asked() -> None:
-    with pytest.raises(jaxdp.UsageError, match="answered=3 of asked=2"):
-        pate.event_of(pate.GaussianNoisyMax(sigma=40.0), asked=2, answered=3)
