@@ -604,6 +604,7 @@ def test_a_gradient_of_its_own_on_weights_in_a_loop_is_taken_of_each_step() -> N
     assert_ghost_is_vmap(loss)
 
 
+@pytest.mark.slow
 def test_times_of_a_differential_equation_are_arrays_on_the_way_back() -> None:
     def loss(w: Any, x: Any) -> Any:
         flow = lambda h, t: jnp.tanh(w @ h)

@@ -180,6 +180,7 @@ class Stretched(Flat):
         return clip_norm / (upper + jnp.float32(1e-3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [Normalised(), Stretched()])
 @pytest.mark.parametrize("rows", [(), (4,), (3, 4)])
 def test_cotangents_that_a_factor_makes_infinite_where_the_operand_is_zero_move_nobody(rule: Any, rows: Any) -> None:
