@@ -128,6 +128,11 @@ class Component:
     anchors: tuple[Var, ...]
     choice: Choice
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the gradient of every example is kept, and not its norm alone."""
+        return self.choice.form not in ("rows", "dropped")
+
     def rounded_paths(self, arithmetic: Arithmetic) -> list[Path]:
         """Of the uses whose factors are rounded before they are read."""
         if self.is_single_row or (self.choice.form == "formed" and not arithmetic.rounds_formed):

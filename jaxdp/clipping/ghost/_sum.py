@@ -48,7 +48,6 @@ from .rules._rule import Lookups
 # What is kept of each example: how it is laid out, how its norm is joined with others, how it is added up.
 _PACKED = (pack_into_matrices, join_packed, sum_weighted)
 _APART = (leave_apart, join_apart, sum_weighted_apart)
-_UNKEPT = ("rows", "dropped")  # forms of which only the norm is
 
 
 class _Factors(NamedTuple):
@@ -123,7 +122,7 @@ def sum_by_ghost(
 
     groups = [_Group([], []) for _ in clipping.groups.shares]
     for component in plan.components:
-        if component.choice.form in _UNKEPT:
+        if not component.is_kept:
             groups[clipping.groups.of_leaf[component.leaves[0]]].unkept.append(_merged(component, seen))
             continue
         for kept in _keep(plan, component, static, seen):
@@ -176,7 +175,7 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
     outs, *found, direct = vectorised(one, batch)
     computed = _Factors(*found)
     read = [path for component in plan.components for path in component.rounded_paths(plan.arithmetic)]
-    unkept = [component for component in plan.components if component.choice.form in _UNKEPT]
+    unkept = [component for component in plan.components if not component.is_kept]
     bounded = {site.path for component in unkept for site in component.sites if site.rounded}
 
     def as_read(path: Path, value: Any, side: int) -> Any:
@@ -193,16 +192,15 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
         {path: tuple(as_read(path, other, 0) for other in others) for path, others in computed.operands.items()},
         {path: as_read(path, cotangent, 1) for path, cotangent in computed.cotangents.items()},
     )
-    return _Seen(outs, factors, _lengths(plan, computed, factors), dict(zip(used, direct, strict=True)))
+    return _Seen(outs, factors, _lengths(unkept, computed, factors), dict(zip(used, direct, strict=True)))
 
 
-def _lengths(plan: Plan, computed: _Factors, factors: _Factors) -> dict[Path, Lengths]:
-    """Those that norms are taken with, by site.
+def _lengths(unkept: Sequence[Component], computed: _Factors, factors: _Factors) -> dict[Path, Lengths]:
+    """Those that norms of components are taken with, by site.
 
     On a TPU of the factors as they were computed, with which that fuses: a pass over what is kept of them costs more, and they
     are the same however often they are computed.
     """
-    unkept = [component for component in plan.components if component.choice.form in _UNKEPT]
     sites = [
         (site, ONE_SUM if component.is_single_row else LOOSELY)
         for component in unkept
