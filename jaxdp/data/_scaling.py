@@ -6,6 +6,7 @@ largest value is somebody's.
 
 import csv
 import math
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,13 @@ def read_bounds(path: Path, names: tuple[str, ...]) -> Bounds:
             f"--bounds-file={path} begins with {','.join(header)!r:.100}, without {', '.join(absent)}: its first line must be "
             "name,lower,upper"
         )
+    if longer := [row["name"] for row in given if None in row]:
+        raise UsageError(
+            f"--bounds-file={path}: the line of {longer[0]} has more cells than the first line: write decimals with a point, or "
+            "divide the columns by semicolons"
+        )
+    if twice := [name for name, count in Counter(row["name"] for row in given).items() if count > 1]:
+        raise UsageError(f"--bounds-file={path} names {twice[0]} twice: give one line for each column")
     try:
         rows = {row["name"]: (float(row["lower"]), float(row["upper"])) for row in given}
     except (TypeError, ValueError) as error:

@@ -126,7 +126,7 @@ def furthest_neighbours_rdp(beta: float, noise: float, order: float) -> float:
     With a neighbour's sensitivity r times as large, \(e^{-\beta} \le r \le e^\beta\), and values at most the smaller of the two
     sensitivities apart, it is
 
-    \[ \frac{\alpha \ln r - \tfrac12 \ln v}{\alpha - 1} + \frac{\alpha \min(1, r^2)}{2 s^2 v}, \quad v = \alpha r^2 + 1 - \alpha \]
+    \[ \frac{\alpha \ln r - \tfrac12 \ln v}{\alpha - 1} + \frac{\alpha \min(1, r^2)}{2 s^2 v}, \quad v = 1 + \alpha (r^2 - 1) \]
 
     (Gil, Alajaji and Linder, 2013). Below 1 both terms grow as r falls; above 1 neither is as large as it is at 1/r. So it is
     largest at \(r = e^{-\beta}\), where v is above 0 for \(\beta < 1/(2\alpha)\).

@@ -147,6 +147,15 @@ def test_bounds_of_each_column_come_from_a_file(tmp_path: Path) -> None:
         data.same_bounds(1.0, -1.0, 2)
 
 
+def test_bounds_with_decimal_commas_or_a_column_twice_are_refused(tmp_path: Path) -> None:
+    for text, said in (
+        ("name,lower,upper\nage,0,5,100,5\ndose,0,4\n", "the line of age has more cells than the first line"),
+        ("name,lower,upper\nage,0,100\nage,0,50\ndose,0,4\n", "names age twice"),
+    ):
+        with pytest.raises(jaxdp.UsageError, match=said):
+            data.read_bounds(written(tmp_path / "b.csv", text), ("age", "dose"))
+
+
 def test_estimated_bounds_hold_the_data_and_are_charged_for() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=(5000, 8)) * 2.0 ** np.arange(-3, 5)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...accounting import Ledger, accountants_of, statement
+from ...accounting import Ledger, accountants_of, rounded_up, statement
 from ...data import Classes, Numbers, Targets
 from ...data._on_disk import columns
 from ...dpsgd._run import DPSGD
@@ -89,7 +89,9 @@ class Results:
             summary |= self._privacy(run)
             plot_epsilon(run, options.delta, self.folder.epsilon_plot)
             shown = summary["epsilon"][self.plan.accountant]
-            title = f"{options.architecture} on {self.problem.name}, ε = {shown:.3f} at δ = {options.delta:g}"
+            title = (
+                f"{options.architecture} on {self.problem.name}, ε = {rounded_up(shown, 3)} at δ = {options.delta:g}"
+            )
         plot_metrics(records, title, self.folder.plot)
         close_to_others(self.folder.plot)
         save_model(self.folder.model(private=run is None), params, kept["step"])
