@@ -195,8 +195,14 @@ class Ledger:
         by_entry = [accountants_of(entry.event, self.adjacency) for entry in self.entries]
         for entry, able_one in zip(self.entries, by_entry, strict=True):
             if not able_one:
+                others = [each for each in ADJACENCIES if accountants_of(entry.event, each)]
+                fix = (
+                    f"it can under {' or '.join(others)}: keep it in a ledger of that adjacency"
+                    if others
+                    else "leave it out"
+                )
                 raise UsageError(
-                    f"no accountant of dp-accounting can account the ledger's {entry.label!r} under {self.adjacency}"
+                    f"no accountant of dp-accounting can account the ledger's {entry.label!r} under {self.adjacency}; {fix}"
                 )
         preferred = [[prefer if prefer in able else able[0] for able in by_entry] for prefer in ("rdp", "pld")]
         # Responses may be counted under another relation than what stands beside them, and by an accountant of their own.

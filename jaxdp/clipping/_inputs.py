@@ -295,7 +295,7 @@ def _check_call(
         )
         raise UsageError(
             f"loss_fn can't be called as loss_fn({call}): {error}. Give it parameters for what it is called with; what comes "
-            "behind the batch is handed on to it, and rng= where the gradient function gets one"
+            "behind the batch is handed on to it, and a key as rng=, by that name, where the gradient function gets one"
         ) from error
 
 

@@ -78,7 +78,10 @@ def read_columns(
         ids, parts, chunk = [], [], []
         for number, row in enumerate(rows, start=2):
             if len(row) != len(header):
-                raise UsageError(f"{path}, line {number}: {len(row)} cells where the first line has {len(header)}")
+                wrong = (
+                    f"{len(row)} cells where the first line has {len(header)}" if row else "it is empty: take it out"
+                )
+                raise UsageError(f"{path}, line {number}: {wrong}")
             ids.append(row[0])
             chunk.append([row[place] for place in places])
             if len(chunk) == _ROWS_AT_ONCE:

@@ -203,9 +203,12 @@ def read_targets(
     values = _in_order(path, ids, raw, raw.names)
     rows, places = np.nonzero((values != 0) & (values != 1))
     if len(rows):
+        wrong = values[rows[0], places[0]]
+        fix = "give 0 or 1, or --target-bounds LOW HIGH for numbers, --classes a,b,c for classes"
+        if np.isnan(wrong):
+            fix = "nothing is known there: leave the record out, of the features, too, or give 0 or 1"
         raise UsageError(
-            f"{path}, id {ids[rows[0]]}, column {raw.names[places[0]]}: {values[rows[0], places[0]]:g} is not a binary target: "
-            "give 0 or 1, or --target-bounds LOW HIGH for numbers, --classes a,b,c for classes"
+            f"{path}, id {ids[rows[0]]}, column {raw.names[places[0]]}: {wrong:g} is not a binary target: {fix}"
         )
     return values.astype(np.uint8), raw.names
 

@@ -122,7 +122,8 @@ class PrivateStep:
     def continue_from(self, state: TrainState, key: Key[Array, ""]) -> TrainState:
         """Go on under this run from where another one stopped: with other noise, say, or another batch size.
 
-        What the other run spent goes into `state.ledger`; this one's steps and noise begin anew.
+        What the other run spent goes into `state.ledger`, whose `total` is what the parameters have cost; `run.statement` says it
+        with `spent_before=state.spent_before`. This one's steps and noise begin anew.
 
         Args:
             state: of a step with the same optimizer; its arrays are used, so it is gone after the next step.

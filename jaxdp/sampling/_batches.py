@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Int32
 from .. import _checks
 from .._errors import UsageError
 
+_ALL_TAKEN = "_all_taken"  # of a sampler whose batches have been taken to their end, which is none of its fields
 _AHEAD = 2  # draws made before they are asked for, so that reading their count doesn't wait for a training step
 
 
@@ -116,10 +117,28 @@ def iterate_rows(sampler: Sampler, arrays: Any) -> Iterator[tuple[Any, Bool[Arra
         An iterator of pairs.
 
     Raises:
-        UsageError: for an array of another number of rows than `num_examples`.
+        UsageError: for an array of another number of rows than `num_examples`, or whose rows are divided over a mesh of axes that
+            JAX doesn't divide by itself; and where all batches have been taken before.
     """
     check_rows(arrays, sampler.num_examples)
-    return ((jax.tree.map(partial(rows_at, indices=batch.indices), arrays), batch.mask) for batch in sampler)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
+        if isinstance(leaf, jax.Array) and any(jax.typeof(leaf).sharding.spec):
+            raise UsageError(
+                f"arrays{jax.tree_util.keystr(path)} is divided over {leaf.sharding}, from which no rows are read one by one: "
+                "give arrays of the host, np.asarray(array), or take the steps by run.make_step, which divides them itself"
+            )
+    if vars(sampler).get(_ALL_TAKEN):
+        raise UsageError(
+            f"take has given all {sampler.steps} batches of the run, and these are the same once more: a loop over it is the "
+            "whole run, all of its epochs; for a further run make a sampler with a key of its own, and describe that run, too"
+        )
+    return _rows_of_all(sampler, arrays)
+
+
+def _rows_of_all(sampler: Sampler, arrays: Any) -> Iterator[tuple[Any, Bool[Array, " capacity"]]]:
+    for batch in sampler:
+        yield jax.tree.map(partial(rows_at, indices=batch.indices), arrays), batch.mask
+    vars(sampler)[_ALL_TAKEN] = True
 
 
 def check_rows(arrays: Any, num_examples: int) -> None:

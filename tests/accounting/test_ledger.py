@@ -96,6 +96,14 @@ def test_a_search_that_cannot_be_accounted_is_refused(arguments: dict[str, Any])
         RandomSearch(**arguments)
 
 
+def test_an_entry_that_cannot_be_accounted_says_where_it_can() -> None:
+    response = jaxdp.mechanisms.RandomizedResponse(epsilon=1.0, categories=3).event
+    with pytest.raises(
+        jaxdp.UsageError, match="'a survey' under add_or_remove_one; it can under replace_special or replace_one"
+    ):
+        Ledger().add(response, "a survey").total(delta=1e-6)
+
+
 def test_a_ledger_under_another_adjacency_survives_json_and_takes_no_other_entries() -> None:
     ledger = Ledger(adjacency="replace_special").add(TRAINING, "training").add(SEARCH, "a search")
     again = Ledger.from_dict(json.loads(json.dumps(ledger.to_dict())))

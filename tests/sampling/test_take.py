@@ -73,3 +73,26 @@ def test_rows_of_padding_are_zeros_for_every_type_of_array() -> None:
             assert rows.dtype == dtype
             np.testing.assert_array_equal(rows.astype(np.complex64), [1, 1, 0, 0])
     np.testing.assert_array_equal(jax.random.key_data(rows_at(jax.random.split(jax.random.key(0), 3), indices))[2:], 0)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_batches_of_a_run_are_not_taken_twice(name: str) -> None:
+    """A loop over epochs around the loop over batches: the same draws once more, for which there is no noise."""
+    sampler, rows = SAMPLERS[name](), np.zeros((11, 2), np.float32)
+    next(iter(sampler.take(rows)))  # to look at one is no walk
+    assert len(list(sampler.take(rows))) == len(list(sampler))
+    with pytest.raises(
+        jaxdp.UsageError, match="all 4 batches of the run.*the whole run, all of its epochs.*a key of its own"
+    ):
+        sampler.take(rows)
+    assert len(list(SAMPLERS[name]().take(rows))) == 4
+
+
+def test_rows_that_lie_apart_on_axes_of_the_users_own_are_refused() -> None:
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    place = lambda *axes: jax.device_put(np.zeros((11, 2), np.float32), jax.NamedSharding(mesh, jax.P(*axes)))
+    with pytest.raises(
+        jaxdp.UsageError, match=r"arrays\['x'\] is divided over.*np.asarray\(array\), or.*run.make_step"
+    ):
+        SAMPLERS["poisson"]().take({"x": place("data")})
+    assert len(list(SAMPLERS["poisson"]().take(place()))) == 4
