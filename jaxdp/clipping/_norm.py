@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from .._alike import Alike
 from .._errors import UsageError
 from .._platform import default_platform
 from ..jaxprs import as_one_value
@@ -25,6 +26,7 @@ from ._powers import exponent_of, times_power_of_two
 _BLOCK = 32
 ONE_SUM = 2**14  # squares: their sum is off by a fifth of a per cent at the most
 _ROW = 2**10
+_TOGETHER = 32  # arrays that are added up in one operation: XLA has limits to what one may read
 SMALLEST = 2.0**-126  # of float32's numbers that have all of their bits
 UNIT_ROUNDOFF = 2.0**-24
 
@@ -127,6 +129,20 @@ def sum_of_squares(
     x = sum((jnp.square(other.astype(jnp.float32)) for other in others), jnp.square(x.astype(jnp.float32)))
     own = [axis for axis in range(x.ndim) if axis not in apart]
     below = jnp.float32((1 + len(others)) * math.prod(x.shape[axis] for axis in own) * 2 * SMALLEST)
+    x, own = _in_sums(x, own, at_once)
+    return jnp.sum(x, axis=own) + below
+
+
+def squares_to_add_up(x: Float[Array, "B ..."]) -> Float[Array, "B 1 ..."]:
+    """Each row's `sum_of_squares` but for what is below float32's range, and for the last sum where there is more than one."""
+    squares, own = jnp.square(x.astype(jnp.float32)), list(range(1, x.ndim))
+    if math.prod(x.shape[1:]) <= ONE_SUM:
+        return jnp.sum(squares, axis=own)[:, None]
+    return _in_sums(squares, own, ONE_SUM)[0][:, None]
+
+
+def _in_sums(x: Float[Array, "..."], own: list[int], at_once: int) -> tuple[Float[Array, "..."], list[int]]:
+    """Sums along some axes, so that at most so many entries of them are left, and those axes."""
     while math.prod(x.shape[axis] for axis in own) > at_once:  # an axis at a time: fewer additions one upon another
         axis = next(axis for axis in reversed(own) if x.shape[axis] > 1)
         if x.shape[axis] > ONE_SUM:
@@ -135,7 +151,7 @@ def sum_of_squares(
             own = [*(i for i in own if i <= axis), *(i + 1 for i in own if i >= axis)]
             axis += 1
         x = as_one_value(jnp.sum(x, axis=axis, keepdims=True))
-    return jnp.sum(x, axis=own) + below
+    return x, own
 
 
 def sums_of_squares(
@@ -148,12 +164,36 @@ def sums_of_squares(
         return each(*arrays)
 
     def together(*arrays: Float[Array, "*n"]) -> list[Float[Array, "*apart"]]:
-        squares = [jnp.square(array.astype(jnp.float32)) for array in arrays]
-        add = lambda x, y: [a + b for a, b in zip(x, y, strict=True)]
         below = sum_of_squares(jnp.zeros_like(arrays[0]), apart, at_once)
-        return [found + below for found in jax.lax.reduce(squares, [jnp.float32(0)] * len(squares), add, own)]
+        return [
+            found + below for found in _add_up_each([jnp.square(array.astype(jnp.float32)) for array in arrays], own)
+        ]
 
     return jax.lax.platform_dependent(*arrays, cuda=together, rocm=together, default=each)
+
+
+def added_up(parts: Sequence[Float[Array, "B _ ..."]]) -> list[Float[Array, "B _"]]:
+    """Each along all axes but the first two: those of one shape in one operation, where that costs more than what it adds up."""
+    totals = list(parts)
+    for group in Alike.of(parts, math.inf, before=1).groups:
+        shape = parts[group[0]].shape
+        if len(shape) == 2:
+            continue
+        axes = list(range(1, len(shape) - 1))
+        together = lambda *arrays, axes=axes: _add_up_each(arrays, axes)
+        each = lambda *arrays, axes=axes: [jnp.sum(array, axis=axes) for array in arrays]
+        rows = [parts[i].reshape(shape[0] * shape[1], *shape[2:]) for i in group]
+        found = jax.lax.platform_dependent(*rows, tpu=together, cuda=together, rocm=together, default=each)
+        for i, total in zip(group, found, strict=True):
+            totals[i] = total.reshape(shape[:2])
+    return totals
+
+
+def _add_up_each(arrays: Sequence[Float[Array, "..."]], axes: Sequence[int]) -> list[Float[Array, "..."]]:
+    """Of float32 arrays of one shape, in one operation for so many of them."""
+    add = lambda x, y: [a + b for a, b in zip(x, y, strict=True)]
+    by_operation = [list(arrays[i : i + _TOGETHER]) for i in range(0, len(arrays), _TOGETHER)]
+    return [total for some in by_operation for total in jax.lax.reduce(some, [jnp.float32(0)] * len(some), add, axes)]
 
 
 def sum_of_squares_error(shape: Sequence[int], at_once: int = ONE_SUM, others: int = 0) -> float:

@@ -1,12 +1,13 @@
 """Norms of numbers of every size, which are taken in one pass where that is safe and in two where it isn't."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from jaxdp._platform import compiling_for
-from jaxdp.clipping._norm import per_example_norms, relative_error_bound
+from jaxdp.clipping._norm import added_up, per_example_norms, relative_error_bound
 
 SIZES = [(1,), (33,), (7, 40)]
 norms_of = jax.jit(per_example_norms)
@@ -57,3 +58,18 @@ def test_what_is_no_number_shows(bad: float, expected: float) -> None:
     np.testing.assert_allclose(norms_of([leaf]), np.array([np.sqrt(50), expected, np.sqrt(50)]), rtol=1e-6)
     large = np.full((2, 50), 3e38, np.float32)
     np.testing.assert_array_equal(norms_of([large]), [np.inf, np.inf])
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_parts_of_many_shapes_are_added_up_each(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = [(3, 1), (3, 1, 5), (3, 2, 5), (3, 1, 4, 2), *[(3, 1, 5)] * 70, (3, 2), (0, 1, 5), (0, 1)]
+    parts = [jnp.asarray(np.random.default_rng(i).normal(size=shape), jnp.float32) for i, shape in enumerate(shapes)]
+    if together:
+        monkeypatch.setattr(jax.lax, "platform_dependent", lambda *arrays, tpu, **_: tpu(*arrays))
+        eqns = jax.make_jaxpr(added_up)(parts).eqns
+        assert (
+            sum(eqn.primitive.name == "reduce" for eqn in eqns) == 6
+        )  # 71 of one shape are three: not too many for one kernel
+    for total, part in zip(added_up(parts), parts, strict=True):
+        assert total.shape == part.shape[:2]
+        np.testing.assert_allclose(total, np.sum(part, axis=tuple(range(2, part.ndim))), rtol=1e-6, atol=1e-6)

@@ -22,6 +22,7 @@ The clipped sum of many rows is off by \(\gamma_T R\), too, which is added.
 Products below float32's range count as \(2^{-126}\), those above it make the bound infinite, and the example contributes nothing.
 """
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ from jaxtyping import Array, Float
 from ...jaxprs import as_one_value
 from .._arithmetic import Arithmetic
 from .._clip import Norm
-from .._norm import ONE_SUM, UNIT_ROUNDOFF, sum_of_squares, sum_of_squares_error, sums_of_squares
+from .._norm import ONE_SUM, SMALLEST, UNIT_ROUNDOFF, sum_of_squares_error, sums_of_squares
 from ._gradient import outer_products
 from ._plan import Component, Site
 from .rules import Dense
@@ -47,12 +48,13 @@ _ROOTS = 2.0**-18  # what a device's square roots, divisions and scalings are of
 
 
 class Lengths(NamedTuple):
-    """Squared lengths of all left rows of a use together and of all its right ones, at each step of the loops that stack: [B, L]
-    each, or [L] of one example. They are no smaller, but for rounding.
+    """Squared lengths of all left rows of a use together and of all its right ones, at each step of the loops that stack, [B, L].
+
+    They are no smaller, but for rounding.
     """
 
-    left: Float[Array, "*B L"]
-    right: Float[Array, "*B L"]
+    left: Float[Array, "B L"]
+    right: Float[Array, "B L"]
 
 
 def without_infinite(operand: jax.Array) -> jax.Array:
@@ -70,7 +72,7 @@ def takes_lengths(component: Component) -> list[Site]:
     sites = [site for site in component.sites if site.rounded]
     if component.choice.form == "dropped" or component.is_single_row:
         return sites
-    return [site for site in sites if not (_are_few(sites) or not _has_each_entry_once(site))]
+    return [site for site in sites if not _has_traces(site, sites)]
 
 
 def lengths_of(uses: Sequence[tuple[Site, int, Any, Any]]) -> list[Lengths]:
@@ -94,69 +96,95 @@ def _repeats(site: Site) -> Float[Array, ""]:
 
 
 def norm_of_single_row(site: Site, lengths: Lengths, arithmetic: Arithmetic) -> Norm:
-    """Of one example's gradient that is a single outer product, from factors that aren't rounded yet."""
+    """Of gradients that are single outer products, [B], from factors that aren't rounded yet."""
     reach = _reach(site, lengths, ONE_SUM)
     return Norm(reach.value, reach.upper * jnp.float32((1 + arithmetic.factor_roundoff) ** 2))
 
 
-def norm_by_gram_matrices(
-    sites: Sequence[Site],
-    others: Sequence[Sequence[jax.Array]],
-    cotangents: Sequence[jax.Array],
-    lengths: Sequence[Lengths | None],
-    arithmetic: Arithmetic,
-) -> Norm:
-    """Of one example's gradient, from rounded factors of uses on the same axes, and lengths where `takes_lengths` names them."""
+def sums_of_products(
+    sites: Sequence[Site], others: Sequence[Sequence[jax.Array]], cotangents: Sequence[jax.Array]
+) -> list[Float[Array, "_ ..."]]:
+    """Of one example, what `norm_by_gram_matrices` takes the totals of, along all axes but the first, from rounded factors.
+
+    For each pair of uses, the products of entries of their Gram matrices and their absolute values, of all matrices together; for
+    a use with itself also the squares of the operand's, and the two traces where there are such in place of lengths.
+    """
     uses = [outer_products(*use) for use in zip(sites, others, cotangents, strict=True)]
-    widest = max(max(site.layout.left, site.layout.right) for site in sites)
-    rows, stack = sum(site.layout.rows for site in sites), sites[0].layout.stack
-    below = stack * rows * widest * _SMALLEST  # of a trace, and of all that products of two rows can have lost
-    at_once = _are_few(sites)
-    additions = (stack * rows**2 if at_once else rows + stack * rows) + len(uses) ** 2 + 4
-    longer = jnp.float32((1 + arithmetic.factor_roundoff) ** 2 * (1 + _squares_error(sites, LOOSELY)))
-    square, size, reach, moved, lost = (jnp.float32(0) for _ in range(5))
+    sums = []
     for i, first in enumerate(uses):
         for second in uses[i:]:
             k, g = (_products(x, y) for x, y in zip(first, second, strict=True))
             both = k * g if first is second else 2 * k * g
-            square += _total(both, at_once=at_once)
-            size += _total(jnp.abs(both), at_once=at_once)
-            if first is second:
-                operands, cotangent = (g, k) if sites[i].swap else (k, g)
-                spread = jnp.sqrt(_total(jnp.square(operands), at_once=at_once, over=(1, 2)))
+            squares = [jnp.square(g if sites[i].swap else k)] if first is second else []
+            if _are_few(sites):
+                sums += [jnp.sum(x)[None] for x in (both, jnp.abs(both))]
+                sums += [jnp.sum(x, axis=(1, 2)) for x in squares]
+            else:  # fewer additions one upon another
+                sums += [as_one_value(jnp.sum(x, axis=2)).reshape(1, -1) for x in (both, jnp.abs(both))]
+                sums += [as_one_value(jnp.sum(x, axis=2)) for x in squares]
+            if first is second and _has_traces(sites[i], sites):
+                sums += [_traces(x) for x in ((g, k) if sites[i].swap else (k, g))]
+    return sums
+
+
+def norm_by_gram_matrices(
+    sites: Sequence[Site],
+    totals: Sequence[Float[Array, "B _"]],
+    lengths: Sequence[Lengths | None],
+    arithmetic: Arithmetic,
+) -> Norm:
+    """Of gradients, [B], from the totals of `sums_of_products`, and lengths where `takes_lengths` names their uses."""
+    widest = max(max(site.layout.left, site.layout.right) for site in sites)
+    rows, stack = sum(site.layout.rows for site in sites), sites[0].layout.stack
+    below = stack * rows * widest * _SMALLEST  # of a trace, and of all that products of two rows can have lost
+    additions = (stack * rows**2 if _are_few(sites) else rows + stack * rows) + len(sites) ** 2 + 4
+    longer = jnp.float32((1 + arithmetic.factor_roundoff) ** 2 * (1 + _squares_error(sites, LOOSELY)))
+    square, size, reach, moved, lost = (jnp.float32(0) for _ in range(5))
+    left_over = iter(totals)
+    for i in range(len(sites)):
+        for j in range(i, len(sites)):
+            square, size = (sofar + jnp.sum(next(left_over), axis=1) for sofar in (square, size))
+            if i == j:
+                spread = jnp.sqrt(next(left_over))
                 measured = lengths[i]
                 if measured is None:
-                    left, right = _traces(operands) + below, _traces(cotangent) + below
+                    left, right = (next(left_over) + below for _ in range(2))
                 else:  # passes over large matrices cost more than one over the factors
-                    left, right = measured.left * longer + below, measured.right * longer + below
+                    left, right = (each * longer + below for each in measured)
                 spread = spread * jnp.float32(1 + arithmetic.gamma(additions)) + jnp.float32(rows * _SMALLEST_ROOT)
                 spread = jnp.minimum(left, spread + jnp.float32(arithmetic.gamma(widest + 4)) * left + below)
-                reach, moved = reach + jnp.sqrt(jnp.sum(left * right)), moved + jnp.sqrt(jnp.sum(spread * right))
-                lost += jnp.sum(left) + jnp.sum(right)
+                reach += jnp.sqrt(jnp.sum(left * right, axis=1))
+                moved += jnp.sqrt(jnp.sum(spread * right, axis=1))
+                lost += jnp.sum(left, axis=1) + jnp.sum(right, axis=1)
     product = (1 + arithmetic.gamma(widest + 2)) ** 2 - 1
     slack = jnp.float32(1 + arithmetic.gamma(widest + rows + 4) + _ROOTS)
     reach, moved = reach * slack, moved * slack
     off = jnp.float32(product) * jnp.square(reach) + jnp.float32(arithmetic.gamma(additions)) * size
     off += jnp.float32(4 * rows * below) * lost
     upper = jnp.sqrt(jnp.maximum(square, 0) + off) + jnp.float32(arithmetic.factor_roundoff) * moved
-    upper += jnp.float32(arithmetic.gamma(rows + len(uses))) * reach
+    upper += jnp.float32(arithmetic.gamma(rows + len(sites))) * reach
     return Norm(jnp.sqrt(jnp.maximum(square, off)), upper * jnp.float32(1 + _ROOTS))
 
 
 def norm_of_formed(
-    formed: Sequence[jax.Array],
+    totals: Sequence[Float[Array, "B 1"]],
+    shapes: Sequence[tuple[int, ...]],
     sites: Sequence[Site],
     lengths: Sequence[Lengths],
     arithmetic: Arithmetic,
 ) -> Norm:
-    """Of one example's gradient that was formed in pieces from rounded factors, and is then dropped."""
-    value = jnp.sqrt(sum(map(sum_of_squares, formed), jnp.float32(0)))
-    worst = max(sum_of_squares_error(piece.shape) for piece in formed) + len(formed) * UNIT_ROUNDOFF
+    """Of gradients, [B], that were formed in pieces of some shapes from rounded factors, and are then dropped.
+
+    From the totals of the pieces' `squares_to_add_up`.
+    """
+    below = 2 * SMALLEST * sum(map(math.prod, shapes))
+    value = jnp.sqrt(sum((total[:, 0] for total in totals), jnp.float32(below)))
+    worst = max(map(sum_of_squares_error, shapes)) + len(shapes) * UNIT_ROUNDOFF
     reach = sum((_reach(*use, LOOSELY).upper for use in zip(sites, lengths, strict=True)), jnp.float32(0))
     rows = sum(site.layout.rows for site in sites) + len(sites)
     reach *= jnp.float32((1 + arithmetic.factor_roundoff) ** 2)
     off = jnp.float32(2 * arithmetic.gamma(rows) + arithmetic.factor_roundoff) * reach
-    off += jnp.float32(rows * sum(piece.size for piece in formed) * _SMALLEST)
+    off += jnp.float32(rows * sum(map(math.prod, shapes)) * _SMALLEST)
     return Norm(value, value * jnp.float32(1 + worst + _ROOTS) + off)
 
 
@@ -164,6 +192,11 @@ def _has_each_entry_once(site: Site) -> bool:
     """Whether all left rows of a single matrix are the other operand, each entry once, so that they are as long together."""
     operand = site.eqn.invars[1 - site.operand].aval
     return site.own.stack == 1 and operand.size == site.own.rows * site.own.left
+
+
+def _has_traces(site: Site, sites: Sequence[Site]) -> bool:
+    """Whether squared lengths of rows are taken from its Gram matrices, of a component with such uses."""
+    return _are_few(sites) or not _has_each_entry_once(site)
 
 
 def _are_few(sites: Sequence[Site]) -> bool:
@@ -174,8 +207,8 @@ def _are_few(sites: Sequence[Site]) -> bool:
 def _reach(site: Site, lengths: Lengths, at_once: int) -> Norm:
     """R, of which so many squares were added up in one sum; of the loops that stack, each step has rows of its own."""
     left, right = lengths
-    value = jnp.sqrt(jnp.sum(left * right))
-    return Norm(value, value * jnp.float32(1 + 2 * _squares_error([site], at_once) + (left.size + 8) * _ROOTS))
+    value = jnp.sqrt(jnp.sum(left * right, axis=1))
+    return Norm(value, value * jnp.float32(1 + 2 * _squares_error([site], at_once) + (left.shape[1] + 8) * _ROOTS))
 
 
 def _squares_error(sites: Sequence[Site], at_once: int) -> float:
@@ -207,11 +240,6 @@ def _inner_products(x: Float[Array, "E S *p"], y: Float[Array, "E T *p"]) -> Flo
     entries = tuple(range(2, x.ndim))
     left, right = (rows.astype(jnp.float32) for rows in (x, y))
     return jax.lax.dot_general(left, right, ((entries, entries), ((0,), (0,))), precision="default")
-
-
-def _total(x: Float[Array, "E S T"], *, at_once: bool, over: tuple[int, ...] = (0, 1, 2)) -> Float[Array, "*kept"]:
-    """The sum over all axes, or those named, which end with T; or of the sums over T: fewer additions one upon another."""
-    return jnp.sum(x, over) if at_once else jnp.sum(as_one_value(jnp.sum(x, axis=2)), over[:-1])
 
 
 def _traces(products: Float[Array, "E T T"]) -> Float[Array, " E"]:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +26,7 @@ from .._clip import (
     sum_weighted,
     sum_weighted_apart,
 )
-from .._norm import ONE_SUM
+from .._norm import ONE_SUM, added_up, squares_to_add_up
 from .._reducer import Examples
 from ._gradient import assemble, form_pieces, outer_products, sum_gradients, sum_lookups
 from ._norms import norm_of_sum
@@ -37,6 +38,7 @@ from ._rounded import (
     norm_by_gram_matrices,
     norm_of_formed,
     norm_of_single_row,
+    sums_of_products,
     takes_lengths,
     without_infinite,
 )
@@ -98,6 +100,18 @@ class _Unkept(NamedTuple):
     merged: Lookups | None
 
 
+class _Unfinished(NamedTuple):
+    """A norm of each example's gradient but for its last sums.
+
+    Attributes:
+        parts: [B, E, ...] each, to be added up along all axes but the first two.
+        of_totals: makes it of them, [B, E].
+    """
+
+    parts: list[Any]
+    of_totals: Callable[[list[Any]], Norm]
+
+
 class _Group(NamedTuple):
     """Leaves that are clipped together."""
 
@@ -131,10 +145,11 @@ def sum_by_ghost(
 
     pack, join, add_up = _PACKED if plan.arithmetic.packs else _APART
     packed = [pack([kept.pieces for kept in group.kept]) for group in groups]
-    norms = []
-    for group, (matrices, _) in zip(groups, packed, strict=True):
-        own = [_norms(unkept, seen, plan.arithmetic) for unkept in group.unkept]
-        norms.append(join(own, matrices, mask.shape[0]))
+    of_unkept = iter(_norms([unkept for group in groups for unkept in group.unkept], seen, plan.arithmetic))
+    norms = [
+        join(list(islice(of_unkept, len(group.unkept))), matrices, mask.shape[0])
+        for group, (matrices, _) in zip(groups, packed, strict=True)
+    ]
     usable, factors = as_one_value(clipping.factors([norm.upper for norm in norms], mask))
     total: dict[Var, Any] = {}
     for group, (matrices, unpack), factor in zip(groups, packed, factors, strict=True):
@@ -225,25 +240,43 @@ def _merged(component: Component, seen: _Seen) -> _Unkept:
     return _Unkept(component, as_one_value(jax.vmap(one)(*seen.factors.of(sites))))
 
 
-def _norms(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> Norm:
-    """Of each example's gradient with respect to leaves for which it isn't kept, [B]."""
+def _norms(unkept: Sequence[_Unkept], seen: _Seen, arithmetic: Arithmetic) -> list[Norm]:
+    """Of each example's gradients of leaves for which they aren't kept, [B] each; their last sums are made together."""
+    unfinished = [_unfinished_norm(each, seen, arithmetic) for each in unkept]
+    totals = iter(added_up([part for each in unfinished for part in each.parts]))
+    return [each.of_totals(list(islice(totals, len(each.parts)))) for each in unfinished]
+
+
+def _unfinished_norm(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> _Unfinished:
     component, merged = unkept
     sites = component.sites
     if merged is not None:
         use = OuterProducts(OneHot(merged.entry), Dense(merged.rows))
-        return jax.vmap(lambda use: norm_of_sum([use], component.square))(use)
+        return _finished(jax.vmap(lambda use: norm_of_sum([use], component.square))(use))
+    factors = seen.factors.of(sites)
+    if component.choice.form == "dropped":
+        formed = jax.vmap(functools.partial(_form, component))(*factors)
+        shapes, all_lengths = [piece.shape[1:] for piece in formed], [seen.lengths[site.path] for site in sites]
+        return _Unfinished(
+            list(map(squares_to_add_up, formed)),
+            lambda totals: norm_of_formed(totals, shapes, sites, all_lengths, arithmetic),
+        )
+    if component.is_single_row:
+        return _finished(norm_of_single_row(sites[0], seen.lengths[sites[0].path], arithmetic))
+    if sites[0].rounded:
+        lengths = [seen.lengths.get(site.path) for site in sites]
+        sums = jax.vmap(functools.partial(sums_of_products, sites))(*factors)
+        return _Unfinished(sums, lambda totals: norm_by_gram_matrices(sites, totals, lengths, arithmetic))
 
-    def one(operands: list[Any], cotangents: list[Any], lengths: list[Any]) -> Norm:
-        if component.choice.form == "dropped":
-            return norm_of_formed(_form(component, operands, cotangents), sites, lengths, arithmetic)
-        if component.is_single_row:
-            return norm_of_single_row(sites[0], lengths[0], arithmetic)
-        if sites[0].rounded:
-            return norm_by_gram_matrices(sites, operands, cotangents, lengths, arithmetic)
+    def one(operands: list[Any], cotangents: list[Any]) -> Norm:
         uses = [outer_products(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
         return norm_of_sum(uses, component.square)
 
-    return jax.vmap(one)(*seen.factors.of(sites), [seen.lengths.get(site.path) for site in sites])
+    return _finished(jax.vmap(one)(*factors))
+
+
+def _finished(norm: Norm) -> _Unfinished:
+    return _Unfinished([], lambda _: norm)
 
 
 def _keep(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> list[_Kept]:
