@@ -9,17 +9,22 @@ that the user has written. Of another library's primitives, and of those of `jax
 import functools
 import sys
 from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
 
 import jax
 from jax.extend.core import Primitive
 
 from .._errors import UsageError
-from ..jaxprs._jaxpr import Eqn, Jaxpr, all_equations
+from ..jaxprs._jaxpr import Eqn, Jaxpr, all_equations, parts_of, subjaxprs
 from ._draws import refuse_draws_of_examples
 
 _ONE_AT_A_TIME = ("sequential", "sequential_unrolled")
 # JAX's own that goes on with every value of an array until the slowest has converged, which moves the others (JAX 0.10).
 _TOGETHER = ("regularized_incomplete_beta",) if jax.__version_info__ < (0, 12) else ()
+_NAMES_AXES_ALONE = (
+    "pvary",
+)  # of the primitives with named axes, those by which no value gets from one copy to another
 _OF_EQUINOX = (
     '; of Equinox\'s own checks (eqx.error_if, as Diffrax has them) take those that make NaN (on_error="nan", or the environment '
     "variable EQX_ON_ERROR=nan before Python starts)"
@@ -40,6 +45,7 @@ def refuse_what_sees_others(jaxpr: Jaxpr, of_example: Sequence[bool], in_turn: s
     """
     for eqn in all_equations(jaxpr):
         _refuse_what_is_given_several(eqn)
+    _refuse_what_is_exchanged(jaxpr, frozenset())
     others = foreign_primitives(jaxpr)
     if in_turn is not None and others:
         raise UsageError(
@@ -67,6 +73,22 @@ def _is_jaxs_own(primitive: Primitive) -> bool:
     """Whether one of JAX's modules has it by name."""
     modules = [module for name, module in list(sys.modules.items()) if name.split(".", 1)[0] == "jax"]
     return any(value is primitive for module in modules for value in list(vars(module).values()))
+
+
+def _refuse_what_is_exchanged(jaxpr: Jaxpr, own_axes: frozenset[Any]) -> None:
+    """Refuse collectives over axes that aren't the loss's own: JAX tells of some by an effect, and of `ppermute` by nothing."""
+    for eqn in parts_of(jaxpr).eqns:
+        given = (eqn.params.get("axis_name", ()), eqn.params.get("axes", ()))
+        names = {name for each in given for name in (each if isinstance(each, tuple | list) else (each,))}
+        outer = {name for name in names if not isinstance(name, Integral)} - own_axes
+        if outer and eqn.primitive.name not in _NAMES_AXES_ALONE:
+            raise UsageError(
+                f"the loss runs {eqn.primitive.name} over {', '.join(sorted(map(repr, outer)))}, an axis of copies or devices "
+                "around it, by which an example gets what others have: compute it from one example alone"
+            )
+        within = frozenset(getattr(eqn.params.get("mesh"), "axis_names", ()))
+        for inner in subjaxprs(eqn):
+            _refuse_what_is_exchanged(inner, own_axes | within)
 
 
 def _refuse_what_is_given_several(eqn: Eqn) -> None:

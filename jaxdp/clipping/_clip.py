@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from .._alike import Alike
+from .._errors import UsageError
 from .._types import Params
 from ..jaxprs import as_one_value
 from ._norm import (
@@ -123,9 +124,18 @@ def clip_and_sum(grads: Any, mask: Bool[Array, " B"], clipping: Clipping) -> tup
     Returns:
         The clipped sum, and float32 [B], the norm of each example's gradient; 0 where masked.
 
+    Raises:
+        UsageError: for a leaf that isn't floating, of which squares would wrap or be no lengths.
+
     References:
         Abadi et al., "Deep Learning with Differential Privacy", arXiv 1607.00133, algorithm 1.
     """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(grads):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise UsageError(
+                f"gradient{jax.tree_util.keystr(path)} has dtype {leaf.dtype}, in which no norm can be taken: give per-example "
+                "gradients in floating-point numbers, such as gradients.astype(jnp.float32)"
+            )
     leaves, treedef = jax.tree.flatten(cast_behind_barrier(grads))
     parts = [pack_into_matrices(group) for group in clipping.by_group(dict(enumerate(leaves)))]
     norms = [norm_of_matrices(matrices) for matrices, _ in parts]

@@ -39,6 +39,7 @@ from ._jaxpr import (
     all_equations,
     bind,
     in_context_of,
+    is_divided,
     parts_of,
     rebuild_scan,
     replace_subjaxprs,
@@ -78,7 +79,7 @@ def _run(jaxpr: Jaxpr, args: Sequence[Any], spread: Iterable[Var], turned: Mappi
 
 
 def _with_arranged_bodies(eqn: Eqn, values: list[Any], are_spread: Sequence[bool]) -> list[Any]:
-    if not any(map(_needs, subjaxprs(eqn))):
+    if is_divided(eqn) or not any(map(_needs, subjaxprs(eqn))):
         return bind(eqn, values)
     within = lambda body: _spread_inside(eqn, body, are_spread)
     if turned := turned_before(eqn, values):

@@ -114,6 +114,11 @@ def subjaxprs(eqn: Eqn) -> list[Jaxpr]:
     return [value for value in values if _is_jaxpr(value)]
 
 
+def is_divided(eqn: Eqn) -> bool:
+    """Whether an equation's jaxpr is what each device of a mesh computes, which without the mesh can't be traced (shard_map)."""
+    return "mesh" in eqn.params
+
+
 def all_equations(jaxpr: Jaxpr) -> Iterator[Eqn]:
     """Those of a jaxpr, and of all that it runs."""
     for eqn in parts_of(jaxpr).eqns:

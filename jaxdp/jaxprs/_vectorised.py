@@ -12,9 +12,10 @@ from typing import Any
 
 import jax
 
+from .._errors import UsageError
 from .._platform import CPU, default_platform
 from ._evaluate import evaluate
-from ._jaxpr import CONV, Eqn, Jaxpr, all_equations, bind, parts_of, replace_subjaxprs, subjaxprs, trace
+from ._jaxpr import CONV, Eqn, Jaxpr, all_equations, bind, is_divided, parts_of, replace_subjaxprs, subjaxprs, trace
 
 
 def vectorised(fn: Callable[..., Any], *args: Any) -> Any:
@@ -32,6 +33,12 @@ def _run(jaxpr: Jaxpr, args: Sequence[Any]) -> list[Any]:
         if _is_to_map(eqn):
             return [_convolution(eqn)(*values)]
         if any(_is_to_map(inner) for body in subjaxprs(eqn) for inner in all_equations(body)):
+            if is_divided(eqn):
+                raise UsageError(
+                    "the loss has a convolution within jax.shard_map, where it can't be computed for one example after another, "
+                    "as it has to be for numbers that aren't finite to stay apart: take it out of shard_map; under jax.jit "
+                    "devices divide it as its arrays are divided"
+                )
             return bind(replace_subjaxprs(eqn, lambda body, *args: _run(body, args)), values)
         return bind(eqn, values)
 

@@ -141,6 +141,66 @@ def test_effects_that_only_a_rule_of_differentiation_has_are_refused(rule: Any, 
         jax.vmap(lambda batch: clipped(W, batch).grads, axis_name="shards")(jnp.stack([X, X]))
 
 
+def shifted(x: Any, by: int = 1) -> Any:
+    return jax.lax.ppermute(x, "shards", [(0, by), (by, 0)])
+
+
+EXCHANGES = {
+    "ppermute": shifted,
+    "pshuffle": lambda x: jax.lax.pshuffle(x, "shards", [1, 0]),
+    "in a loop": lambda x: jax.lax.scan(lambda carry, _: (shifted(carry), None), x, None, length=1)[0],
+    "in a branch": lambda x: jax.lax.cond(jnp.sum(x) > 0, shifted, lambda x: x, x),
+    "of a rule": lambda x: with_gradient(x, shifted),
+}
+
+
+def with_gradient(x: Any, of: Any) -> Any:
+    made = jax.custom_vjp(lambda x: x)
+    made.defvjp(lambda x: (x, None), lambda _, g: (of(g),))
+    return made(x)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("method", METHODS)
+def test_what_copies_exchange_is_refused(exchange: str, method: str) -> None:
+    """JAX tells of a permutation by no effect: a masked row of another copy reached the sum."""
+    mine = EXCHANGES[exchange]
+    clipped = jaxdp.clipped_grad(lambda w, x: loss(mine(w), mine(x)), clip_norm=0.5, method=method)
+    with pytest.raises(jaxdp.UsageError, match="runs ppermute over 'shards'.*an example gets what others have"):
+        jax.vmap(lambda batch: clipped(W, batch).grads, axis_name="shards")(jnp.stack([X, X]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_devices_make_of_one_example_together_is_the_loop_s(method: str) -> None:
+    mesh = jax.make_mesh((1,), ("own",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.P("own")
+
+    def divided(w: Any, x: Any) -> Any:
+        product = lambda w, x: jax.lax.psum(x @ w, "own")
+        return jnp.sum(
+            jnp.tanh(jax.shard_map(product, mesh=mesh, in_specs=(spec, jax.P(None, "own")), out_specs=jax.P())(w, x))
+        )
+
+    w, xs = jnp.eye(4), jnp.asarray(np.random.default_rng(0).normal(size=(5, 3, 4)), jnp.float32)
+    found = jaxdp.clipped_grad(divided, clip_norm=0.5, method=method)(w, xs)
+    each = [np.asarray(jax.grad(divided)(w, x), np.float64) for x in xs]
+    total = sum(g * min(1, 0.5 / np.linalg.norm(g)) for g in each)
+    np.testing.assert_allclose(found.grads, total, rtol=1e-5, atol=1e-5)
+
+
+def test_a_convolution_that_devices_make_together_is_refused() -> None:
+    mesh = jax.make_mesh((1,), ("own",), axis_types=(jax.sharding.AxisType.Auto,))
+    convolved = jax.shard_map(
+        lambda w, x: jax.lax.conv_general_dilated(x[None, None], w[None, None], (1, 1), "SAME"),
+        mesh=mesh,
+        in_specs=(jax.P(), jax.P()),
+        out_specs=jax.P(),
+    )
+    clipped = jaxdp.clipped_grad(lambda w, x: jnp.sum(convolved(w, x)), clip_norm=1.0)
+    with pytest.raises(jaxdp.UsageError, match="a convolution within jax.shard_map.*take it out of shard_map"):
+        clipped(jnp.ones((3, 3)), jnp.ones((2, 5, 5)))
+
+
 def slow_but(quick: bool, *values: Any) -> Any:
     return pytest.param(*values, marks=() if quick else pytest.mark.slow)
 

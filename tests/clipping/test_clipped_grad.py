@@ -16,6 +16,7 @@ import pytest
 from oracle import distance, example_of, loop, norm_of
 
 import jaxdp
+from jaxdp.clipping._clipped_grad import METHODS
 
 TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 2e-2, jnp.float16: 2e-3}
 PROGRAMS = tuple(itertools.product((1, 5), (1, 40), (1, 3), TOLERANCE, (None, 1, 3), (0.01, 100.0, math.inf)))
@@ -202,6 +203,19 @@ def test_augmentations_averaged_in_the_loss_count_as_one_example() -> None:
     out = jax.jit(jaxdp.clipped_grad(lambda w, x: jnp.mean(w * x), clip_norm=4.0))(jnp.float32(1), views)
     np.testing.assert_allclose(out.norms, [1.0, 10.0])
     assert float(out.grads) == pytest.approx(5.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_parameter_may_be_a_plain_number_or_have_no_entries(method: str) -> None:
+    xs = jnp.asarray(np.random.default_rng(0).normal(size=(4, 5, 3)), jnp.float32)
+    plain = jaxdp.clipped_grad(lambda p, x: jnp.sum((x * p) ** 2), clip_norm=1.0, method=method)(0.5, xs)
+    np.testing.assert_allclose(plain.grads, 4.0, rtol=1e-5)
+    both = {"w": jnp.ones((3, 2)), "none": jnp.zeros((0, 2))}
+    fn = lambda p, x: jnp.sum(jnp.tanh(x[:, :0] @ p["none"] + x @ p["w"]))
+    found = jaxdp.clipped_grad(fn, clip_norm=1.0, method=method)(both, xs)
+    alone = jaxdp.clipped_grad(lambda w, x: jnp.sum(jnp.tanh(x @ w)), clip_norm=1.0, method="vmap")(both["w"], xs)
+    np.testing.assert_allclose(found.grads["w"], alone.grads, rtol=1e-5, atol=1e-6)
+    assert found.grads["none"].shape == (0, 2)
 
 
 def test_per_example_grads_are_the_unclipped_gradients() -> None:

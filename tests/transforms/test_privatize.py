@@ -106,6 +106,14 @@ def test_the_divisor_is_the_expected_batch_whatever_was_drawn() -> None:
         assert float(mean) == pytest.approx(0.5 * drawn / 10)
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.int8, np.uint8, np.bool_, np.complex64])
+def test_gradients_in_which_squares_wrap_or_are_no_lengths_are_refused(kind: Any) -> None:
+    """int8's 16 squares to 0: such an example passed with 16 clip norms."""
+    tx = jaxdp.clip_and_privatize(clip_norm=1.0, noise_multiplier=0.0, expected_batch_size=1, key=key())
+    with pytest.raises(jaxdp.UsageError, match=rf"gradient\['w'\] has dtype {np.dtype(kind)}.*astype\(jnp.float32\)"):
+        tx.update({"w": np.array([[16, 1]], kind)}, tx.init({"w": jnp.zeros(2)}), {"w": jnp.zeros(2)})
+
+
 def test_clip_and_privatize_is_clipping_then_privatize() -> None:
     params = jnp.zeros(3)
     grads = jax.random.normal(jax.random.key(5), (6, 3)) * 3

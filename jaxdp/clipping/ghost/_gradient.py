@@ -1,5 +1,6 @@
 """A site's outer products, its gradient for one example, and its weighted sum over a batch, loops included."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -136,11 +137,8 @@ def _merge_loops(rows: jax.Array, stacked: Sequence[bool]) -> jax.Array:
     stack = [i for i in range(loops) if stacked[i]]
     more = [i for i in range(loops) if not stacked[i]]
     rows = jnp.transpose(rows, (*stack, loops, *more, *range(loops + 1, rows.ndim)))
-    rest = rows.shape[loops + 2 :]
-    merged = 1
-    for n in rows.shape[: len(stack) + 1]:
-        merged *= n
-    return rows.reshape(merged, -1, *rest) if rows.size else rows.reshape(merged, 0, *rest)
+    merged, of_each = math.prod(rows.shape[: len(stack) + 1]), math.prod(rows.shape[len(stack) + 1 : loops + 2])
+    return rows.reshape(merged, of_each, *rows.shape[loops + 2 :])
 
 
 def _widen(arrays: Sequence[jax.Array]) -> list[jax.Array]:
