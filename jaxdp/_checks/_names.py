@@ -41,6 +41,12 @@ _WITHOUT = {  # names of what has no argument here, with what to do
     **dict.fromkeys(
         _CLIP_NORM, "give clip_norm to jaxdp.DPSGD, or to jaxdp.clipped_grad, whose clipped sums get noise here"
     ),
+    **dict.fromkeys(
+        ("batch_argnums", "argnums"),
+        "a loss takes (params, example, ...): the gradient is that of its first argument, and the second is given one by one",
+    ),
+    "keep_batch_dim": "an example is given without an axis of the batch, which a model that wants one gets by x[None]",
+    "normalize_by": "give expected_batch_size to jaxdp.privatize, which divides the noisy sum",
     "epochs": "give steps, which are epochs * num_examples / expected_batch_size, rounded",
     "target_epsilon": "give any noise_multiplier, and then run.with_noise_for(epsilon=..., delta=...)",
     "delta": "give it where epsilon is asked for, as in run.epsilon(delta=...)",

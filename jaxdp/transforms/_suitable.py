@@ -20,6 +20,14 @@ _ACCUMULATES = (
     "of its micro-steps would get noise of its own, sqrt(k) times as much in all. Give a larger expected_batch_size, and "
     "microbatch_size to bound memory"
 )
+_ASKS_FOR_MORE = (
+    "one that asks for value=, grad= or value_fn= (lbfgs, reduce_on_plateau, polyak_sgd) wants further looks at the private "
+    "data, which no accountant counts"
+)
+_OTHERWISE = (
+    "one that adds noise itself (optax.contrib.dpsgd) isn't needed here, and one that takes a pair of parameters (lookahead) has "
+    "no place"
+)
 _UNSUITED = {
     optax.MultiStepsState: f"optimizer has optax.MultiSteps in it: every one {_ACCUMULATES}",
     optax.ApplyEvery: f"optimizer has optax.apply_every in it: every one {_ACCUMULATES}",
@@ -98,11 +106,12 @@ def _tried(call: Callable[[], Any], name: str) -> Any:
     except UsageError:
         raise
     except Exception as error:  # a transform raises what it likes where it isn't given what it wants
+        said = str(error).splitlines()[0] if str(error) else ""
+        why = (
+            _ASKS_FOR_MORE if isinstance(error, TypeError) and "missing" in said and "argument" in said else _OTHERWISE
+        )
         raise UsageError(
-            f"optimizer.{name} fails with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}. A "
-            "private step gives an optimizer the noisy mean of the gradients and the parameters, no more: one that asks for "
-            "value=, grad= or value_fn= (lbfgs, reduce_on_plateau, polyak_sgd) wants further looks at the private data, "
-            "which no accountant counts; one that adds noise itself (optax.contrib.dpsgd) isn't needed here, where it is added "
-            "already; one that takes a pair of parameters (lookahead) has no place for it; give one that needs gradients alone, "
-            "such as optax.adam, made for these parameters"
+            f"optimizer.{name} fails with {type(error).__name__}: {said}. A private step gives an optimizer the noisy mean of "
+            f"the gradients and the parameters, no more: {why}; give one that needs gradients alone, such as optax.adam, made for "
+            "these parameters"
         ) from error
