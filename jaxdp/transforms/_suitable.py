@@ -112,6 +112,6 @@ def _tried(call: Callable[[], Any], name: str) -> Any:
         )
         raise UsageError(
             f"optimizer.{name} fails with {type(error).__name__}: {said}. A private step gives an optimizer the noisy mean of "
-            f"the gradients and the parameters, no more: {why}; give one that needs gradients alone, such as optax.adam, made for "
-            "these parameters"
+            f"the gradients and the parameters, no more: {why}; give one that needs gradients alone, such as optax.adam, made "
+            "for these parameters"
         ) from error
