@@ -16,12 +16,16 @@ import jax
 from jax.extend.core import Primitive
 
 from .._errors import UsageError
+from .._platform import TPU, default_platform
 from ..jaxprs._jaxpr import Eqn, Jaxpr, all_equations, parts_of, subjaxprs
 from ._draws import refuse_draws_of_examples
 
 _ONE_AT_A_TIME = ("sequential", "sequential_unrolled")
 # JAX's own that goes on with every value of an array until the slowest has converged, which moves the others (JAX 0.10).
 _TOGETHER = ("regularized_incomplete_beta",) if jax.__version_info__ < (0, 12) else ()
+# A TPU's compiler hands all matrices of an array to one kernel (EighTpu, within svd, too). Whether that goes on with each of them
+# until the slowest has converged can't be seen, and a rounding may turn a matrix's vectors, and so its gradient.
+_TOGETHER_ON_TPUS = ("eigh", "svd")
 _NAMES_AXES_ALONE = (
     "pvary",
 )  # of the primitives with named axes, those by which no value gets from one copy to another
@@ -59,7 +63,8 @@ def foreign_primitives(jaxpr: Jaxpr) -> list[str]:
     """The names of those that a program runs and that aren't JAX's own, or are and run a class that a user has written, or don't
     keep examples apart.
     """
-    is_foreign = lambda eqn: _is_hijax(eqn) or eqn.primitive.name in _TOGETHER or not _is_jaxs_own(eqn.primitive)
+    together = (*_TOGETHER, *(_TOGETHER_ON_TPUS if default_platform() is TPU else ()))
+    is_foreign = lambda eqn: _is_hijax(eqn) or eqn.primitive.name in together or not _is_jaxs_own(eqn.primitive)
     return sorted({eqn.primitive.name for eqn in all_equations(jaxpr) if is_foreign(eqn)})
 
 

@@ -15,6 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 import jaxdp
+from jaxdp._platform import compiling_for
 from jaxdp.clipping._clipped_grad import METHODS
 
 W = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32)
@@ -55,6 +56,18 @@ def test_values_that_are_iterated_together_let_no_example_see_another() -> None:
             sums.append(grad_fn(jnp.float32(1.0), tuple(rows), mask=mask))
         np.testing.assert_array_equal(sums[0].grads, sums[1].grads)
         np.testing.assert_array_equal(sums[0].norms, sums[1].norms)
+
+
+@pytest.mark.parametrize("decomposed", [lambda a: jnp.linalg.eigh(a @ a.T)[0], jnp.linalg.svdvals])
+def test_matrices_that_a_tpu_decomposes_together_are_decomposed_one_after_another_there(decomposed: Any) -> None:
+    of_one = lambda w, x: jnp.sum(jnp.square(decomposed(w * x)))
+    w, xs = jnp.float32(1.0), jnp.asarray(np.random.default_rng(0).normal(size=(4, 3, 3)), jnp.float32)
+    for method in METHODS:
+        traced = lambda method=method: jax.make_jaxpr(jaxdp.clipped_grad(of_one, clip_norm=1.0, method=method))(w, xs)
+        loops = lambda traced=traced: "scan[" in str(traced())
+        assert not loops()
+        with compiling_for("tpu"):
+            assert loops()
 
 
 @pytest.mark.parametrize(
