@@ -152,7 +152,7 @@ def best_of(rejects: Rejects, tried: Iterable[Guesses], significance: float) -> 
 
 def _promise(guesses: Guesses) -> float:
     """By how many standard deviations more than half of the guesses are right."""
-    return (guesses.correct - guesses.guesses / 2) / np.sqrt(guesses.guesses)
+    return (guesses.correct - guesses.guesses / 2) / np.sqrt(max(guesses.guesses, 1))
 
 
 def _edge(contradicted: Callable[[float], bool], low: float) -> float:

@@ -36,7 +36,7 @@ def group_by_user(
 
     Raises:
         UsageError: for arrays that disagree on the number of records, none at all, k not a positive whole number, and users that
-            are missing: NaN, or text that stands for it.
+            are missing (NaN, or text that stands for it) or too large for their floating-point type to tell apart.
 
     Examples:
         >>> images = np.arange(5.0)
@@ -56,6 +56,11 @@ def group_by_user(
         )
     if np.issubdtype(owners.dtype, np.inexact) and np.isnan(owners).any():
         raise UsageError(f"users hold NaN: {_EACH_ITS_USER}")
+    if np.issubdtype(owners.dtype, np.inexact) and (large := np.abs(owners) >= 1 / np.finfo(owners.dtype).eps).any():
+        raise UsageError(
+            f"users hold {owners[large][0]} as {owners.dtype}, in which numbers so large lose digits, and users would count as "
+            "one: give whole numbers in an integer type, or strings"
+        )
     names, owner = np.unique(owners, return_inverse=True)
     if owners.dtype.kind in "US" and (absent := _ABSENT & {_as_text(name).lower() for name in names.tolist()}):
         raise UsageError(f"users hold {min(absent)!r}, text for what is missing: {_EACH_ITS_USER}")
@@ -91,10 +96,17 @@ def _priorities(names: np.ndarray, owner: np.ndarray, rng: np.random.Generator) 
     by_user = np.argsort(owner, kind="stable")
     priorities = np.empty(len(owner), np.uint64)
     for name, records in zip(names, np.split(by_user, np.flatnonzero(np.diff(owner[by_user])) + 1), strict=True):
-        digest = hashlib.sha256(seed + repr(name.item()).encode()).digest()
+        digest = hashlib.sha256(seed + _written(name.item()).encode()).digest()
         own = np.random.default_rng(int.from_bytes(digest, "big"))
         priorities[records] = own.integers(2**64, size=len(records), dtype=np.uint64)
     return priorities
+
+
+def _written(name: Any) -> str:
+    """A user's name in the same text whatever type NumPy has found for all of them, which one more user can change."""
+    if isinstance(name, str | bytes):
+        return _as_text(name)
+    return str(int(name.real)) if np.isfinite(name) and name == int(name.real) else repr(name)
 
 
 def loss_of_user(loss_fn: Callable[..., Float[Array, ""]]) -> Callable[..., Float[Array, ""]]:

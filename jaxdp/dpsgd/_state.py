@@ -133,10 +133,19 @@ def check_draws_go_on(state: TrainState) -> None:
             )
 
 
+def check_noise_is_new(state: TrainState) -> None:
+    """Refuse a state whose noise an earlier run has drawn, by the ledger that it begins after."""
+    if state.run is not None and state.spent_before.entries and state.nonce is not None:
+        state.spent_before.extend(state.run.ledger(1, nonce=nonce_in_hex(state.nonce)))
+
+
 def _drawn(part: Any) -> int | None:
     """For how many steps a state has drawn; None where it doesn't count, or is gone."""
     step = getattr(part, "step", None)
-    return int(np.asarray(step)) if isinstance(step, jax.Array) and not step.is_deleted() else None
+    if isinstance(step, jax.Array) and step.is_deleted():
+        return None
+    counts = isinstance(step, jax.Array | np.ndarray | np.generic | int) and np.shape(step) == ()
+    return int(np.asarray(step)) if counts else None
 
 
 def _in_same_words(value: Any) -> Any:

@@ -37,7 +37,15 @@ from ._description import Run
 from ._from_source import FromSource, samples
 from ._noise_of_step import NoiseOfStep
 from ._self_check import self_check, signature
-from ._state import RunKeys, StepMetrics, TrainState, as_accounted, check_accounted, check_draws_go_on
+from ._state import (
+    RunKeys,
+    StepMetrics,
+    TrainState,
+    as_accounted,
+    check_accounted,
+    check_draws_go_on,
+    check_noise_is_new,
+)
 
 _DATA = "give arrays [num_examples, ...], or jaxdp.reading.Source(records) for records that are read as they are drawn"
 
@@ -283,6 +291,7 @@ class PrivateStep:
             return
         check_accounted(state, self.run)
         check_draws_go_on(state)
+        check_noise_is_new(state)
         self._check_optimizer(state)
 
     def _check_optimizer(self, state: TrainState) -> None:

@@ -111,6 +111,6 @@ def nonce_of(key: Key[Array, ""]) -> UInt32[Array, "4"]:
     return jax.numpy.asarray(digest(np.asarray(words)))
 
 
-def nonce_in_hex(nonce: UInt32[Array, "4"]) -> str:
+def nonce_in_hex(nonce: UInt32[Array | np.ndarray, "4"]) -> str:
     """How a ledger writes a nonce: 32 hexadecimal digits."""
     return np.asarray(nonce, ">u4").tobytes().hex()

@@ -17,7 +17,8 @@ class Noise(Protocol):
     """A noise for sums of clipped gradients: a frozen dataclass with these methods; `jaxdp.noise.Gaussian` is one.
 
     `init` and `update` are traced by JAX. The step carries the state from one update to the next, and a checkpoint keeps it,
-    whatever pytree of arrays it is; the noise of an update is a function of the state alone. `event` must be true of what
+    whatever pytree of arrays it is; the noise of an update is a function of the state alone. A scalar of it that is called `step`
+    counts the updates made, from 0: by that, updates beyond those that are accounted are refused. `event` must be true of what
     `update` draws: the accountants believe it. Samplings compose the events of updates as those of independent noises: noise
     that is correlated between updates has no event of one update, and needs a sampling whose own event knows it.
     """

@@ -158,7 +158,7 @@ def _refuse_part(tree: Any) -> None:
 def _while_accounted(steps: int, state: Any, scale: Any) -> Any:
     """The scale of the noise, where the update is one of those that are accounted; of a noise that counts none, as it is."""
     made = getattr(state, "step", None)
-    if made is None:
+    if made is None or jnp.shape(made) != ():
         return scale
     if isinstance(made, Tracer):
         return jnp.where(made < steps, scale, jnp.nan)

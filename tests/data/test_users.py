@@ -124,6 +124,29 @@ def test_who_joins_changes_nobody_elses_row() -> None:
     np.testing.assert_array_equal(before, after[:-1])
 
 
+@pytest.mark.parametrize("joins", [500, 2.5, -1, "u500", b"500"])
+def test_who_joins_changes_no_choice_by_the_type_of_their_name(joins: Any) -> None:
+    """NumPy finds one type for all names: beside "u500" 0 is "0", beside 2.5 it is 0.0."""
+    users, values = list(range(30)) * 10, np.arange(300.0)
+    if isinstance(joins, bytes):
+        users = [str(user).encode() for user in users]
+    chosen = []
+    for more in ([], [joins]):
+        grouped, mask = group_by_user(
+            np.append(values, [-1.0] * len(more)),
+            np.asarray(users + more),
+            records_per_user=3,
+            rng=np.random.default_rng(0),
+        )
+        chosen.append({frozenset(row[own].tolist()) for row, own in zip(grouped, mask, strict=True)})
+    assert chosen[1] - chosen[0] == {frozenset([-1.0])}
+
+
+def test_names_that_lose_digits_are_refused() -> None:
+    with pytest.raises(jaxdp.UsageError, match="as float64, in which numbers so large lose digits.*in an integer type"):
+        group_by_user(RECORDS, np.asarray([2**63, *range(6)]), records_per_user=2, rng=np.random.default_rng(0))
+
+
 @pytest.mark.parametrize("absent", [np.nan, "", "nan", "None", "NaT", "<NA>", None])
 def test_records_of_nobody_are_not_one_users(absent: Any) -> None:
     named = np.array([absent, *"abcdef"], object).astype(str)  # as pandas' missing values become text

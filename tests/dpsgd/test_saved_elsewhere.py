@@ -123,6 +123,31 @@ def test_steps_that_were_made_are_not_made_again_by_a_checkpoint_of_arrays_alone
     assert read._replace(step=6).ledger == state.ledger
 
 
+def test_steps_that_were_made_are_not_made_again_by_a_checkpoint_of_numpys_arrays() -> None:
+    """As numpy.load and pickle give them back: the ledger would have forgotten six steps."""
+    state, _ = step_of(RUN).many(init(RUN), DATA, num_steps=6)
+    is_plain = lambda leaf: isinstance(leaf, jax.Array) and not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    read = jax.tree.map(lambda leaf: np.asarray(leaf) if is_plain(leaf) else leaf, state)._replace(step=0)
+    for use in (
+        lambda: step_of(RUN)(read, DATA),
+        lambda: step_of(QUIETER).continue_from(read, jax.random.key(6)),
+        lambda: read.ledger,
+    ):
+        with pytest.raises(jaxdp.UsageError, match=r"state.step=0, and the state's noise was drawn for 6 steps"):
+            use()
+    again = read._replace(step=4, noise_state=read.noise_state._replace(step=np.int32(0)))
+    with pytest.raises(jaxdp.UsageError, match="state.step=4, and its noise_state has drawn for 0 steps"):
+        step_of(RUN)(again, DATA)
+    assert read._replace(step=6).ledger == state.ledger
+
+
+def test_a_run_after_another_does_not_begin_with_its_key() -> None:
+    state, _ = step_of(RUN).many(init(RUN), DATA, num_steps=2)
+    with pytest.raises(jaxdp.UsageError, match="two entries of one nonce"):
+        step_of(RUN)(init(RUN, spent_before=state.ledger), DATA)
+    step_of(RUN)(step_of(RUN).init(jnp.zeros(3), jax.random.key(6), spent_before=state.ledger), DATA)
+
+
 def test_a_step_refuses_its_own_state_with_fewer_steps() -> None:
     step = step_of(RUN)
     state, _ = step.many(init(RUN), DATA, num_steps=3)

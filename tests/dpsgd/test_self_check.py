@@ -12,6 +12,7 @@ import numpy as np
 import optax
 import pytest
 from models_to_clip import MODELS
+from of_several import together
 
 import jaxdp
 from jaxdp._platform import GPU
@@ -414,3 +415,22 @@ def test_what_is_no_scalar_is_told_in_words_before_it_is_checked() -> None:
     step = run.make_step(lambda w, x: (x @ w)[None], optax.sgd(0.1))
     with pytest.raises(jaxdp.UsageError, match=r"must be a floating-point scalar; it has shape \(1,\)"):
         step(step.init(jnp.ones(3), jax.random.key(0)), jnp.ones((40, 3)))
+
+
+DIVIDED = """
+import jax, jax.numpy as jnp, numpy as np, optax, jaxdp
+mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+put = lambda leaf, *axes: jax.device_put(leaf, jax.NamedSharding(mesh, jax.P(*axes)))
+data = np.ones((40, 8), np.float32), np.arange(40, dtype=np.int32) % 4
+run = jaxdp.DPSGD(num_examples=40, expected_batch_size=8, steps=6, clip_norm=1.0, noise_multiplier=1.0)
+step = run.make_step(lambda w, example: -jax.nn.log_softmax(example[0] @ w)[example[1]], optax.sgd(0.1))
+step(step.init(put(jnp.ones((8, 4)), None, "b"), jax.random.key(7)), tuple(put(leaf, "a") for leaf in data))
+print("made")
+"""
+
+
+@pytest.mark.slow
+def test_classes_that_lie_on_several_devices_are_no_fault() -> None:
+    """Beyond their end XLA reads zeros for a plain gradient, and the last class elsewhere: no label of the data's lies there."""
+    (end,) = together([["-c", DIVIDED]], devices=4)
+    assert end.out.splitlines()[-1:] == ["made"], end.err

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import dp_accounting
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,6 +49,37 @@ def test_leaves_and_steps_have_independent_noise() -> None:
     for i, a in enumerate(draws):
         for b in draws[:i]:
             assert scipy.stats.pearsonr(a, b).pvalue > FALSE_ALARM / 15
+
+
+class Several(NamedTuple):
+    """A noise of the user's own, whose `step` is no count."""
+
+    step: Any
+
+    def init(self, key: Any, params: Any) -> Any:
+        del params
+        return Several(jax.random.key_data(key))
+
+    def update(self, state: Any, sums: Any, scale: Any) -> Any:
+        noise = jaxdp.noise.tree_normal(jax.random.wrap_key_data(state.step), sums)
+        return jax.tree.map(lambda s, n: s + scale * n, sums, noise), Several(state.step + 1)
+
+    def event(self, noise_multiplier: float) -> Any:
+        return dp_accounting.GaussianDpEvent(noise_multiplier)
+
+    def in_words(self, noise_multiplier: float) -> str:
+        return f"noise of {noise_multiplier}"
+
+    label = in_words
+
+
+def test_an_array_of_a_noises_own_is_no_count_of_updates_whatever_its_name() -> None:
+    tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=key(), noise=Several(None), steps=2)
+    state = tx.init(jnp.zeros(3))
+    for _ in range(2):
+        updates, state = tx.update(jnp.zeros(3), state, sensitivity=1.0)
+        assert np.isfinite(updates).all()
+        assert np.any(np.asarray(updates))
 
 
 def test_another_key_gives_other_noise_and_the_same_key_the_same() -> None:

@@ -208,9 +208,9 @@ def statement(report: Report, records: int) -> str:
     counted = (
         ""
         if report.mechanism.answers_all
-        else " It counts the answers that there were, a number that came out of the run: without a budget set before "
-        "(--target-epsilon), it is a bound on what came out, and not on what might have; with one, the budget bounds that, by "
-        "the RDP accountant."
+        else " It counts the answers that there were, as its entry in a ledger does, a number that came out of the run: without "
+        "a budget set before (--target-epsilon), it is a bound on what came out, and not on what might have; with one, the "
+        "budget bounds that, by the RDP accountant."
     )
     return "\n\n".join(
         [

@@ -32,7 +32,7 @@ _HELD_BACK = (
     "The records held back to evaluate on are not protected either: what is measured on them is without noise, which is why "
     f"it is in the folder {PRIVATE}/."
 )
-_BY_PLACES = (
+BY_PLACES = (
     " Which ones they are follows from how many records there are in all; what is promised is of the records trained on, as "
     "between data sets that have the same ones held back."
 )
@@ -153,7 +153,7 @@ class Results:
                 _chosen_for(self.plan.budget, self.plan.accountant, with_ledger=bool(self.spent_before.entries))
             )
         if not self.problem.public_test:
-            notes.append(_HELD_BACK + (_BY_PLACES if self.options.holdout else ""))
+            notes.append(_HELD_BACK + (BY_PLACES if self.options.holdout else ""))
         if self.options.audit_canaries is not None:
             notes.append(_canaries(self.options.audit_canaries, self.options.canaries))
         notes += in_words(self.options, summary, run.steps)

@@ -5,6 +5,7 @@ from ...accounting._adjacency import IN_WORDS
 from ...accounting._epsilon import no_smaller
 from .._options import seeded
 from ..train._problem import Problem
+from ..train._results import BY_PLACES
 from ._options import TuneOptions
 from ._price import Price
 from ._score import in_words, scored_on
@@ -29,6 +30,8 @@ def statement_of(
         "That no run was drawn satisfies" if none_drawn else "The model that was kept and its hyper-parameters satisfy"
     )
     held_back = "" if options.is_table or problem.public_test else "The examples held back are not protected either. "
+    if held_back and options.holdout:
+        held_back = f"The examples held back are not protected either.{BY_PLACES} "
     paragraphs = [
         f"{kept} {pair}-differential privacy by the RDP accountant of Google's dp-accounting (optimal order "
         f"{spent.order:g}): that is the price of the whole search, of which one run alone costs a part.",
