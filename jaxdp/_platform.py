@@ -30,6 +30,8 @@ class Platform:
             GPU's host waits for what it depends on.
         computes_again: whether what a step of a loop can cheaply compute again isn't kept for its way back: where no cache holds
             it, reading it costs more.
+        rows_on_one_axis: whether a product's several axes of rows are brought to one first, where its gradient is formed for each
+            example.
         steps_per_call: of training, at most.
         compiler_options: how its compiler makes steps, which run often.
     """
@@ -41,6 +43,7 @@ class Platform:
     arranged: bool
     branches_cost_nothing: bool
     computes_again: bool
+    rows_on_one_axis: bool
     steps_per_call: int
     compiler_options: tuple[tuple[str, int], ...] = ()
 
@@ -53,6 +56,7 @@ CPU = Platform(
     arranged=True,  # 10 to 40 times slower otherwise (benchmarks/clipping.py, the CNN in microbatches)
     branches_cost_nothing=True,
     computes_again=False,  # the LSTM of benchmarks/clipping.py in microbatches: 52 ms, and 57 with it
+    rows_on_one_axis=True,  # as on a GPU
     steps_per_call=1,  # a loop is no faster and hurts some models
     compiler_options=(
         ("xla_cpu_prefer_vector_width", 512),  # a processor with AVX-512 draws noise in half the time, others as before
@@ -66,6 +70,7 @@ GPU = Platform(
     arranged=False,
     branches_cost_nothing=False,
     computes_again=True,  # by its compiler, an H100 moves 21 GB for the LSTM's clipped gradient, and 29 without
+    rows_on_one_axis=True,  # by its compiler, an H100 runs 46 kernels for the CNN's clipped gradient, and 48 without
     steps_per_call=64,  # a dispatch costs more than a short step
 )
 TPU = Platform(
@@ -76,6 +81,7 @@ TPU = Platform(
     arranged=False,
     branches_cost_nothing=False,
     computes_again=True,  # the LSTM's clipped gradient takes v5e's compiler 2.13 million cycles, and 2.52 without
+    rows_on_one_axis=False,  # the CNN's takes a 7x's compiler 269 thousand cycles, and 316 with it; v5e's 482, and 468
     steps_per_call=64,
 )
 _PLATFORMS = {"cpu": CPU, "tpu": TPU}

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..._platform import default_platform
 from ...jaxprs._jaxpr import DOT_GENERAL, bind_in_float32
 from ._plan import Site
 from .rules import Dense, OuterProducts
@@ -44,6 +45,7 @@ def form_pieces(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -
     by_rule = site.rule.gradient
     if by_rule is None:
         of_rows = site.eqn.primitive is DOT_GENERAL and not site.lengths and not site.swap
+        of_rows &= default_platform().rows_on_one_axis
         return [
             _product_of_rows(site, others, cotangent) if of_rows else _transpose(site, others, cotangent, batched=False)
         ]
@@ -80,7 +82,7 @@ def sum_lookups(site: Site, entries: Int[Array, "B E T"], rows: Float[Array, "B 
 
 
 def _product_of_rows(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> jax.Array:
-    """As `_transpose` of one example, its rows on one axis: of several, XLA would transpose the cotangent first."""
+    """As `_transpose` of one example, its rows on one axis: of several, a GPU's compiler would transpose the cotangent first."""
     left, right = outer_products(site, _widen(others), cotangent.astype(jnp.float32))
     assert isinstance(left, Dense)
     assert isinstance(right, Dense)
