@@ -26,9 +26,8 @@ _TOGETHER = ("regularized_incomplete_beta",) if jax.__version_info__ < (0, 12) e
 # A TPU's compiler hands all matrices of an array to one kernel (EighTpu, within svd, too). Whether that goes on with each of them
 # until the slowest has converged can't be seen, and a rounding may turn a matrix's vectors, and so its gradient.
 _TOGETHER_ON_TPUS = ("eigh", "svd")
-_NAMES_AXES_ALONE = (
-    "pvary",
-)  # of the primitives with named axes, those by which no value gets from one copy to another
+# Of the primitives with named axes, those by which no value gets from one copy to another.
+_NAMES_AXES_ALONE = ("pvary",)
 _OF_EQUINOX = (
     '; of Equinox\'s own checks (eqx.error_if, as Diffrax has them) take those that make NaN (on_error="nan", or the environment '
     "variable EQX_ON_ERROR=nan before Python starts)"
@@ -91,7 +90,7 @@ def _refuse_what_is_exchanged(jaxpr: Jaxpr, own_axes: frozenset[Any]) -> None:
                 f"the loss runs {eqn.primitive.name} over {', '.join(sorted(map(repr, outer)))}, an axis of copies or devices "
                 "around it, by which an example gets what others have: compute it from one example alone"
             )
-        within = frozenset(getattr(eqn.params.get("mesh"), "axis_names", ()))
+        within = frozenset(eqn.params.get("newly_manual_axes", ()))
         for inner in subjaxprs(eqn):
             _refuse_what_is_exchanged(inner, own_axes | within)
 
