@@ -217,7 +217,7 @@ class ClippedGrad:
             return self.microbatch_size or math.ceil(examples)
         if self.method != "auto":
             return math.ceil(examples / math.ceil(examples / (devices * MOST_EXAMPLES)))
-        parameters = sum(4 * jnp.size(leaf) for leaf in jax.tree.leaves(params))
+        parameters = sum(4 * math.prod(getattr(leaf, "shape", ())) for leaf in jax.tree.leaves(params))
         return devices * usual_microbatch_size(examples / devices, loss.plan.activations, parameters)
 
     def sum_at_once(
