@@ -44,11 +44,11 @@ def test_lira_is_the_ratio_of_scipys_densities(seed: int, fix_variance: bool) ->
 @given(st.integers(0, 2**32 - 1), st.integers(2, 6), st.sampled_from((0.1, 3.0, 30.0, 500.0)))
 @settings(deadline=None, max_examples=50)
 def test_scores_of_logits_are_those_of_probabilities(seed: int, classes: int, scale: float) -> None:
-    """Probabilities in 200 digits, so that 1 - p is right where p is nearly 1."""
+    """Probabilities in so many digits that 1 - p is right where p is nearly 1: it may be exp(-5000)."""
     mpmath: Any = pytest.importorskip("mpmath")
     rng = np.random.default_rng(seed)
     logits, labels = rng.normal(size=(3, classes)) * scale, rng.integers(0, classes, 3)
-    with mpmath.workdps(1000):
+    with mpmath.workdps(3000):
         weights = [[mpmath.exp(mpmath.mpf(float(x))) for x in row] for row in logits]
         p = [[each / mpmath.fsum(row) for each in row] for row in weights]
         of_label = [row[label] for row, label in zip(p, labels, strict=True)]
