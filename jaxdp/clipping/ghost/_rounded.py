@@ -106,24 +106,22 @@ def sums_of_products(
 ) -> list[Float[Array, "_ ..."]]:
     """Of one example, what `norm_by_gram_matrices` takes the totals of, along all axes but the first, from rounded factors.
 
-    For each pair of uses, the products of entries of their Gram matrices and their absolute values, of all matrices together; for
-    a use with itself also the squares of the operand's, and the two traces where there are such in place of lengths.
+    For each pair of uses, the products of entries of their Gram matrices and their absolute values; for a use with itself also the
+    squares of the operand's, and the two traces where there are such in place of lengths.
     """
     uses = [outer_products(*use) for use in zip(sites, others, cotangents, strict=True)]
+    at_once = _are_few(sites)  # else there are fewer additions one upon another
+    add_up = lambda x: jnp.sum(x, axis=(1, 2)) if at_once else as_one_value(jnp.sum(x, axis=2))
     sums = []
     for i, first in enumerate(uses):
         for second in uses[i:]:
             k, g = (_products(x, y) for x, y in zip(first, second, strict=True))
             both = k * g if first is second else 2 * k * g
-            squares = [jnp.square(g if sites[i].swap else k)] if first is second else []
-            if _are_few(sites):
-                sums += [jnp.sum(x)[None] for x in (both, jnp.abs(both))]
-                sums += [jnp.sum(x, axis=(1, 2)) for x in squares]
-            else:  # fewer additions one upon another
-                sums += [as_one_value(jnp.sum(x, axis=2)).reshape(1, -1) for x in (both, jnp.abs(both))]
-                sums += [as_one_value(jnp.sum(x, axis=2)) for x in squares]
-            if first is second and _has_traces(sites[i], sites):
-                sums += [_traces(x) for x in ((g, k) if sites[i].swap else (k, g))]
+            sums += map(add_up, (both, jnp.abs(both)))
+            if first is second:
+                of_operand, of_cotangent = (g, k) if sites[i].swap else (k, g)
+                sums.append(add_up(jnp.square(of_operand)))
+                sums += map(_traces, (of_operand, of_cotangent)) if _has_traces(sites[i], sites) else ()
     return sums
 
 

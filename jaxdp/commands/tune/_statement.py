@@ -29,9 +29,9 @@ def statement_of(
     kept = (
         "That no run was drawn satisfies" if none_drawn else "The model that was kept and its hyper-parameters satisfy"
     )
-    held_back = "" if options.is_table or problem.public_test else "The examples held back are not protected either. "
-    if held_back and options.holdout:
-        held_back = f"The examples held back are not protected either.{BY_PLACES} "
+    by_places = BY_PLACES if options.holdout else ""
+    is_known = options.is_table or problem.public_test
+    held_back = "" if is_known else f"The examples held back are not protected either.{by_places} "
     paragraphs = [
         f"{kept} {pair}-differential privacy by the RDP accountant of Google's dp-accounting (optimal order "
         f"{spent.order:g}): that is the price of the whole search, of which one run alone costs a part.",
