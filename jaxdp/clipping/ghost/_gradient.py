@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from ..._platform import default_platform
 from ...jaxprs._jaxpr import DOT_GENERAL, bind_in_float32
-from ._plan import Site
+from ._uses import Site
 from .rules import Dense, OuterProducts
 from .rules._rule import Layout, Pieces, the_only_piece, widen_index
 

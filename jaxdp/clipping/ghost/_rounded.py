@@ -36,7 +36,8 @@ from .._arithmetic import Arithmetic
 from .._clip import Norm
 from .._norm import ONE_SUM, SMALLEST, UNIT_ROUNDOFF, sum_of_squares_error, sums_of_squares
 from ._gradient import outer_products
-from ._plan import Component, Site
+from ._plan import Component
+from ._uses import Site
 from .rules import Dense
 
 _SMALLEST = 2.0**-125  # what a product below float32's range could have been, doubled for the rounding of sums of them
@@ -106,8 +107,8 @@ def sums_of_products(
 ) -> list[Float[Array, "_ ..."]]:
     """Of one example, what `norm_by_gram_matrices` takes the totals of, along all axes but the first, from rounded factors.
 
-    For each pair of uses, the products of entries of their Gram matrices and their absolute values; for a use with itself also the
-    squares of the operand's, and the two traces where there are such in place of lengths.
+    For each pair of uses, the products of entries of their Gram matrices and their absolute values; for a use with itself also
+    the squares of the operand's, and the two traces where there are such in place of lengths.
     """
     uses = [outer_products(*use) for use in zip(sites, others, cotangents, strict=True)]
     at_once = _are_few(sites)  # else there are fewer additions one upon another

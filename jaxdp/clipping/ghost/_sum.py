@@ -30,7 +30,7 @@ from .._norm import ONE_SUM, added_up, squares_to_add_up
 from .._reducer import Examples
 from ._gradient import assemble, form_pieces, outer_products, sum_gradients, sum_lookups
 from ._norms import norm_of_sum
-from ._plan import Component, Path, Plan, Site
+from ._plan import Component, Plan
 from ._rounded import (
     LOOSELY,
     Lengths,
@@ -44,6 +44,7 @@ from ._rounded import (
 )
 from ._tap import make_taps, run_tapped
 from ._trace import Traced
+from ._uses import Path, Site
 from .rules import Dense, OneHot, OuterProducts
 from .rules._rule import Lookups
 

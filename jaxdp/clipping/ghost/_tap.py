@@ -30,7 +30,7 @@ from ...jaxprs._jaxpr import (
     rebuild_scan,
     scan_parts,
 )
-from ._plan import Path, Site
+from ._uses import Path, Site
 from .rules._rule import REAL
 
 Taps = dict[Path, Any]
