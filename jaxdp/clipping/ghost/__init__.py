@@ -2,11 +2,11 @@
 
 In order: `_trace` turns the loss of one example into a jaxpr, from whose loops `_hoist` moves what depends on parameters alone,
 as `_kinds` knows. `_uses` finds every use of every parameter, by `_views` of it, and the rule in `rules` that covers the
-use; `_plan` groups those that may meet, and `_cost` decides where forming a gradient is cheaper than its norm by rows. `_tap` runs the loss once forward and once
-backward over the batch and keeps, for each use, its other operands and the cotangent of its output. `_norms` takes norms from
-the outer products that rules make of these, without forming a gradient; `_rounded` does where factors are rounded to what a
-matrix unit reads. `_sum` adds up the clipped gradients as one ordinary weight gradient with each example's cotangents scaled;
-`_gradient` has what both need of a single use. `_explain` tells the user.
+use; `_plan` groups those that may meet, and `_cost` decides where forming a gradient is cheaper than its norm by rows. `_tap`
+runs the loss once forward and once backward over the batch and keeps, for each use, its other operands and the cotangent of
+its output. `_norms` takes norms from the outer products that rules make of these, without forming a gradient; `_rounded` does
+where factors are rounded to what a matrix unit reads. `_sum` adds up the clipped gradients as one ordinary weight gradient
+with each example's cotangents scaled; `_gradient` has what both need of a single use. `_explain` tells the user.
 
 References:
     Goodfellow, "Efficient per-example gradient computations", arXiv 1510.01799; Li et al., "Large language models can be
