@@ -172,7 +172,7 @@ def sums_of_squares(
     return jax.lax.platform_dependent(*arrays, cuda=together, rocm=together, default=each)
 
 
-def added_up(parts: Sequence[Float[Array, "B _ ..."]]) -> list[Float[Array, "B _"]]:
+def added_up(parts: Sequence[Float[Array, "_ _ ..."]]) -> list[Float[Array, "_ _"]]:
     """Each along all axes but the first two: those of one shape in one operation, where that costs more than what it adds up."""
     totals = list(parts)
     for group in Alike.of(parts, math.inf, before=1).groups:
