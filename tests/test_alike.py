@@ -9,7 +9,7 @@ from jaxdp._alike import Alike
 SHAPES = ((), (0,), (3,), (3, 1), (1, 3), (5000,))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(SHAPES), st.sampled_from(("float32", "bfloat16", "int32"))), max_size=9))
 def test_what_is_stacked_comes_apart_in_its_order(kinds: list[tuple[tuple[int, ...], str]]) -> None:
     leaves = [jnp.full(shape, i, dtype) for i, (shape, dtype) in enumerate(kinds)]

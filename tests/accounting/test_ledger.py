@@ -121,6 +121,7 @@ def test_randomized_response_counts_under_replace_relations_alone() -> None:
         Ledger().add(event, "a survey").total(delta=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_a_response_costs_under_replace_special_what_it_tells_of_any_other_answer(accountant: str) -> None:
     """dp-accounting takes a blanked record to respond at random: 0.69 for 1.10."""

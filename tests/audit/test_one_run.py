@@ -70,7 +70,7 @@ def test_a_p_value_is_the_sum_written_out(counts: tuple[int, int], silent: int, 
 @pytest.mark.parametrize(
     ("shift", "one_run", "f_dp"),
     [
-        (4, 4.395568, 9.133752),
+        pytest.param(4, 4.395568, 9.133752, marks=pytest.mark.slow),
         pytest.param(2, 2.311945, 4.7218075, marks=pytest.mark.slow),
         pytest.param(1, 1.13346, 2.164749, marks=pytest.mark.slow),
     ],

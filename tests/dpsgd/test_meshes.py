@@ -17,6 +17,7 @@ def on_eight_devices(*layouts: str) -> None:
     assert end.out.splitlines()[-1:] == ["the same on every mesh"], end.err
 
 
+@pytest.mark.slow
 def test_a_run_divided_over_eight_devices_is_the_same_run() -> None:
     on_eight_devices("fully")
 
