@@ -34,6 +34,7 @@ class Arithmetic:
             matrix unit makes them, where a pass over the factors costs more than one over them.
         packs: whether an operation costs more than copying small operands into one for them all, as on a CPU.
         formed_costs: an operation of products whose results are only squared and added up, in those of Gram matrices.
+        kept_costs: an entry of a gradient that is formed and kept until clip factors are known, in those of its rows.
     """
 
     mantissa_bits: int
@@ -43,6 +44,7 @@ class Arithmetic:
     rounds_formed: bool
     packs: bool
     formed_costs: float = 1.0
+    kept_costs: float = 1.0
 
     @property
     def rounds(self) -> bool:
@@ -59,11 +61,21 @@ FLOAT32 = Arithmetic(23, 0.0, UNIT_ROUNDOFF, convolutions=True, rounds_formed=Tr
 # A TPU adds up in float32 and doesn't say how it rounds: to cut off is at most twice as bad as to round to the nearest.
 # 16 products of 256 × 256 × 1024 take v5e's compiler (0.0.42) 45,664 cycles to form and square, and 21,760 to 31,840 both Gram
 # matrices, with the sums of them, at 1.25 times the operations; those of 256 × 256 × 256 14,432, and 18,784 at twice as many.
+# What is kept is written and read in float32, rows are read in bfloat16.
 BFLOAT16 = Arithmetic(
-    7, _HALF * 2.0**-7, 2 * UNIT_ROUNDOFF, convolutions=True, rounds_formed=True, packs=False, formed_costs=1.5
+    7,
+    _HALF * 2.0**-7,
+    2 * UNIT_ROUNDOFF,
+    convolutions=True,
+    rounds_formed=True,
+    packs=False,
+    formed_costs=1.5,
+    kept_costs=4.0,
 )
 # Tensor cores align the numbers that they add with the largest of them, and cut off what is below its last bits (Fasi, Higham,
-# Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021). cuDNN may compute convolutions by transforms.
+# Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021). cuDNN may compute convolutions by transforms. Rows of
+# a gradient that isn't kept are written once more, rounded: by its compiler, an H100 moves 4.6 GB for the clipped gradient of
+# 16 sequences of 256 (benchmarks/workloads.py, transformer-256), and 5.5 with what is kept counted four times.
 TENSORFLOAT32 = Arithmetic(
     10, _HALF * 2.0**-10, 4 * UNIT_ROUNDOFF, convolutions=False, rounds_formed=False, packs=False
 )

@@ -191,6 +191,14 @@ def test_more_products_are_taken_for_a_norm_only_where_its_bound_is_no_looser() 
     assert forms == {256: "rows", 1024: "dropped"}
 
 
+@pytest.mark.parametrize(("precision", "how"), [("bfloat16", "dropped"), ("tensorfloat32", "formed")])
+def test_what_is_formed_is_kept_where_its_rows_cost_more(precision: str, how: str) -> None:
+    grad_fn = jaxdp.clipped_grad(two_sided, clip_norm=1.0, method="ghost", precision=precision)
+    batch = (jnp.zeros((1, 256, 256)), jnp.zeros((1, 256, 256)))
+    (leaf,) = grad_fn.explain(jnp.zeros((256, 256)), batch).leaves
+    assert leaf.how == how
+
+
 def as_rows(cotangents: Any, inputs: Any) -> Any:
     """Rows of eight entries that are all the same."""
     wide = lambda rows: jnp.asarray(np.broadcast_to(rows, (*cotangents.shape[:2], 8)), jnp.float32)

@@ -20,8 +20,6 @@ from .._arithmetic import Arithmetic
 from ._kinds import EXAMPLE, Kind, kinds_of
 from .rules import Layout
 
-_KEPT = 4  # an entry that is kept is written and read in float32, one of a row read in bfloat16
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -102,7 +100,7 @@ def choose_for_matrix_unit(
 
     Returns:
         The choice. Gram matrices of more operations than the gradient are taken only where their bound is no looser. A gradient
-        that is formed is kept where that takes less memory than its rows, of which the sum is made else.
+        that is formed is kept where that costs less than its rows, of which the sum is made else.
     """
     if not (aligned and together):
         return choose(layouts, entries, aligned=aligned, together=together, own_norm=False)
@@ -115,7 +113,7 @@ def choose_for_matrix_unit(
     if gram <= gradient * (arithmetic.formed_costs if is_tight else 1):
         return Choice("rows", gram + gradient, 0, "cheaper than forming it")
     why = "cheaper than the products of all pairs of rows"
-    if one_value and _KEPT * entries > rows:
+    if one_value and arithmetic.kept_costs * entries > rows:
         return Choice("dropped", 2 * gradient, 0, why)
     return Choice("formed", gradient, entries, why)
 
