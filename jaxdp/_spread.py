@@ -321,7 +321,16 @@ class Spread:
         explicit = tuple(name for name, kind in named if kind == AxisType.Explicit)
         if not explicit:
             return jax.lax.with_sharding_constraint(program(*args), places)
-        automatic: Any = jax.sharding.auto_axes(program, axes=explicit, out_sharding=places)
+        is_place = lambda each: isinstance(each, NamedSharding)
+        of_others = lambda name: tuple(each for each in name if each in explicit) or None
+        named_alone = lambda place: NamedSharding(self.mesh, PartitionSpec(*map(of_others, _names(place.spec))))
+        outside = jax.tree.map(named_alone, places, is_leaf=is_place)
+
+        def divided(*args: Any) -> Any:
+            inside = jax.tree.map(lambda place: place.spec, places, is_leaf=is_place)
+            return jax.lax.with_sharding_constraint(program(*args), inside)
+
+        automatic: Any = jax.sharding.auto_axes(divided, axes=explicit, out_sharding=outside)
         return automatic(*args)
 
 

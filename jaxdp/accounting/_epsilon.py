@@ -235,6 +235,12 @@ def rounded_up(epsilon: float, digits: int = 4) -> str:
     return f"{math.ceil(epsilon * unit) / unit:.{digits}f}" if math.isfinite(epsilon) else "infinite"
 
 
+def rounded_down(epsilon: float, digits: int = 4) -> str:
+    """So many decimals of a lower bound, never above it."""
+    unit = 10**digits
+    return f"{math.floor(epsilon * unit) / unit:.{digits}f}" if math.isfinite(epsilon) else "infinite"
+
+
 def no_smaller(delta: float) -> str:
     """δ in six digits, rounded up where these aren't enough: what holds for it holds for a larger one."""
     shown = f"{delta:g}"

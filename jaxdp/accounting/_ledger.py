@@ -18,6 +18,7 @@ from ._epsilon import (
     accountants_of,
     composed_by,
     event_epsilon,
+    no_smaller,
     prepared_for,
     rounded_up,
     spent_by,
@@ -63,7 +64,7 @@ class Total:
     def in_words(self) -> str:
         """How the total came about."""
         named = [
-            f"({rounded_up(spent.epsilon)}, {spent.delta:.3g}) by {spent.accountant.upper()} for {'; '.join(labels)}"
+            f"({rounded_up(spent.epsilon)}, {no_smaller(spent.delta)}) by {spent.accountant.upper()} for {'; '.join(labels)}"
             + ("" if spent.interval is None else f" (an upper bound, in coarse steps of {spent.interval:g})")
             for spent, labels in self.parts
         ]

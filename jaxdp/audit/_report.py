@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from .. import _checks
+from ..accounting._epsilon import rounded_down, rounded_up
 from ._attack import attack_auroc, tpr_at_fpr
 from ._canaries import tossed
 from ._f_dp import epsilon_one_run_f_dp
@@ -79,30 +80,30 @@ class Report:
             f"others out. {attack}",
             f"The area under its ROC is {self.auroc:.4f}, where guessing has 0.5; of the canaries that were in it finds {found} "
             "of false alarms.",
-            f"So ε is at least {self.epsilon:.4f} {at} (one run, arXiv 2305.08846).",
+            f"So ε is at least {rounded_down(self.epsilon)} {at} (one run, arXiv 2305.08846).",
         ]
         if self.epsilon_f_dp is not None:
             said.append(
                 f"If the mechanism's trade-off is a Gaussian one, as that of many steps of DP-SGD nearly is, it is at least "
-                f"{self.epsilon_f_dp:.4f} (arXiv 2410.22235)."
+                f"{rounded_down(self.epsilon_f_dp)} (arXiv 2410.22235)."
             )
         if self.epsilon_gaussian is not None:
             said.append(
                 "If these scores are Gaussian, into tails where there are none of them, it is at least "
-                f"{self.epsilon_gaussian:.4f} (arXiv 2606.12733)."
+                f"{rounded_down(self.epsilon_gaussian)} (arXiv 2606.12733)."
             )
         if self.claimed_epsilon is None:
             said.append("No ε was claimed to hold that against.")
         elif self.contradicts:
             said.append(
-                f"THAT CONTRADICTS the claim of ε = {self.claimed_epsilon:.4f}: the noise, the clipping, the sampling or the "
-                "accounting is not what it was said to be, or the canaries' coins weren't fair or were seen."
+                f"THAT CONTRADICTS the claim of ε = {rounded_up(self.claimed_epsilon)}: the noise, the clipping, the sampling or "
+                "the accounting is not what it was said to be, or the canaries' coins weren't fair or were seen."
             )
         else:
             said.append(
-                f"That doesn't contradict the claim of ε = {self.claimed_epsilon:.4f}. It doesn't prove it either: a small lower "
-                "bound shows that this attack found little, and another may find more. What proves the claim is the accounting "
-                "of the run that was made."
+                f"That doesn't contradict the claim of ε = {rounded_up(self.claimed_epsilon)}. It doesn't prove it either: a "
+                "small lower bound shows that this attack found little, and another may find more. What proves the claim is the "
+                "accounting of the run that was made."
             )
         return " ".join(said)
 

@@ -26,6 +26,8 @@ _TOGETHER = ("regularized_incomplete_beta",) if jax.__version_info__ < (0, 12) e
 # A TPU's compiler hands all matrices of an array to one kernel (EighTpu, within svd, too). Whether that goes on with each of them
 # until the slowest has converged can't be seen, and a rounding may turn a matrix's vectors, and so its gradient.
 _TOGETHER_ON_TPUS = ("eigh", "svd")
+# Of JAX's own those that it can't vectorise, or not over examples.
+_NOT_VECTORISED = ("ragged_dot_general", "ragged_dot", "linear_call")
 # Of the primitives with named axes, those by which no value gets from one copy to another.
 _NAMES_AXES_ALONE = ("pvary",)
 _OF_EQUINOX = (
@@ -52,8 +54,8 @@ def refuse_what_sees_others(jaxpr: Jaxpr, of_example: Sequence[bool], in_turn: s
     others = foreign_primitives(jaxpr)
     if in_turn is not None and others:
         raise UsageError(
-            f"the loss runs {', '.join(others)}, which JAX itself doesn't have or computes for a whole array at once, and by "
-            f"whose rule for a batch examples could see each other: compute it with jax.numpy, or {in_turn}"
+            f"the loss runs {', '.join(others)}, which JAX itself doesn't have, can't vectorise or computes for a whole array "
+            f"at once, so that examples could see each other: compute it with jax.numpy, or {in_turn}"
         )
     refuse_draws_of_examples(jaxpr, of_example)
 
@@ -62,7 +64,7 @@ def foreign_primitives(jaxpr: Jaxpr) -> list[str]:
     """The names of those that a program runs and that aren't JAX's own, or are and run a class that a user has written, or don't
     keep examples apart.
     """
-    together = (*_TOGETHER, *(_TOGETHER_ON_TPUS if default_platform() is TPU else ()))
+    together = (*_TOGETHER, *_NOT_VECTORISED, *(_TOGETHER_ON_TPUS if default_platform() is TPU else ()))
     is_foreign = lambda eqn: _is_hijax(eqn) or eqn.primitive.name in together or not _is_jaxs_own(eqn.primitive)
     return sorted({eqn.primitive.name for eqn in all_equations(jaxpr) if is_foreign(eqn)})
 

@@ -234,6 +234,11 @@ def _has_its_own_gradient(eqn: Eqn) -> bool:
 
 
 def _refuse_effects(jaxpr: Any) -> None:
+    if any("MutableArray" in type(effect).__name__ for effect in jaxpr.effects):
+        raise UsageError(
+            "the loss changes an array where it is (jax.new_ref), and what is written there can't be followed: compute it with "
+            "x.at[...].set, or carry it through jax.lax.scan"
+        )
     if jaxpr.effects:
         raise UsageError(
             f"the loss has effects ({', '.join(sorted(map(str, jaxpr.effects)))}): a callback or print would run on private "

@@ -233,10 +233,10 @@ def _print(
 
 
 def _shown(quantity: str, value: float) -> str:
-    """Noise in five digits that are enough of it."""
-    if quantity == "noise_multiplier":
-        return accounting.rounded_up(value, 5)
-    return f"{value:.5f}" if isinstance(value, float) else f"{value:,}"
+    """Noise in five digits, and ε in six, that are enough of it."""
+    if not isinstance(value, float):
+        return f"{value:,}"
+    return accounting.rounded_up(value, 5 if quantity == "noise_multiplier" else 6)
 
 
 def _why_not(refusal: UsageError | None) -> str:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from .. import _checks, audit as attacks, runs
 from .._errors import UsageError
+from ..accounting._epsilon import rounded_down, rounded_up
 from ..audit._names import Attack
 from ..runs._folder import RunFolder, close_to_others
 from ..runs._report import say, two_columns
@@ -236,17 +237,17 @@ def _rows(found: "attacks.Report") -> list[tuple[str, str]]:
         ("canaries", f"{len(found.members)}, {int(np.sum(found.members))} of them trained on"),
         ("area under the ROC", f"{found.auroc:.4f} (guessing: 0.5)" + _TURNED * (found.auroc < 0.3)),
         *((f"true positives at {rate:.1%} false", f"{share:.2%}") for rate, share in found.true_positives.items()),
-        ("ε, lower bound", f"{found.epsilon:.4f} at δ = {found.delta:g}, confidence {confidence}"),
+        ("ε, lower bound", f"{rounded_down(found.epsilon)} at δ = {found.delta:g}, confidence {confidence}"),
     ]
     if found.epsilon_f_dp is not None:
-        rows.append(("ε, if the mechanism is Gaussian", f"{found.epsilon_f_dp:.4f}"))
+        rows.append(("ε, if the mechanism is Gaussian", rounded_down(found.epsilon_f_dp)))
     if found.epsilon_gaussian is not None:
-        rows.append(("ε, if the scores are", f"{found.epsilon_gaussian:.4f}"))
+        rows.append(("ε, if the scores are", rounded_down(found.epsilon_gaussian)))
     if found.claimed_epsilon is not None:
         rows.append(
             (
                 "ε, claimed",
-                f"{found.claimed_epsilon:.4f}, {'CONTRADICTED' if found.contradicts else 'not contradicted'}",
+                f"{rounded_up(found.claimed_epsilon)}, {'CONTRADICTED' if found.contradicts else 'not contradicted'}",
             )
         )
     return rows

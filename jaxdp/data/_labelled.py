@@ -51,7 +51,11 @@ class Labelled:
                     f"{what} are {ours.dtype} {list(ours.shape[1:])} a record in train and {theirs.dtype} "
                     f"{list(theirs.shape[1:])} in test: give both parts in the same form"
                 )
-        self.task.check_labels(self.train[1])
+        for part, (_, labels) in (("train", self.train), ("test", self.test)):
+            try:
+                self.task.check_labels(labels)
+            except UsageError as error:
+                raise UsageError(f"{part}: {error}") from error
 
     def held_back(self, train: np.ndarray, test: np.ndarray) -> "Labelled":
         """The data set that trains on some rows of its training part and is evaluated on others, which are not public."""

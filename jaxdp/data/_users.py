@@ -1,6 +1,7 @@
 """Users as the unit of privacy: all records of a user in one row, so that sampling and clipping are by user."""
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,9 @@ from .._errors import UsageError
 from .._types import Params
 from ..clipping import takes_rng
 
-_ABSENT = frozenset({"", "nan", "none", "nat", "<na>"})  # what NumPy and pandas make text of where there is nothing
+_ABSENT = frozenset(
+    {"", "nan", "none", "nat", "<na>", "null", "n/a"}
+)  # what NumPy and pandas make text of where there is nothing
 _EACH_ITS_USER = "give every record a user, so that no two users count as one; leave out records of nobody"
 
 
@@ -49,10 +52,11 @@ def group_by_user(
     _checks.generator("rng", rng)
     owners = _on_host("users", users)
     leaves = [_on_host("records", leaf) for leaf in jax.tree.leaves(records)]
-    sizes = {len(leaf) if leaf.ndim else 0 for leaf in leaves} | {len(owners) if owners.ndim == 1 else 0}
-    if len(sizes) != 1 or sizes == {0}:
+    sizes, named = {len(leaf) if leaf.ndim else 0 for leaf in leaves}, len(owners) if owners.ndim == 1 else 0
+    if sizes != {named} or not named:
         raise UsageError(
-            f"records and users [records] disagree on the number of records, or have none: {sorted(sizes)}"
+            f"records and users [records] disagree on the number of records, or have none: records {sorted(sizes)}, users "
+            f"[{named}]"
         )
     if np.issubdtype(owners.dtype, np.inexact) and np.isnan(owners).any():
         raise UsageError(f"users hold NaN: {_EACH_ITS_USER}")
@@ -105,7 +109,8 @@ def _priorities(names: np.ndarray, owner: np.ndarray, rng: np.random.Generator) 
 def _written(name: Any) -> str:
     """A user's name in the same text whatever type NumPy has found for all of them, which one more user can change."""
     if isinstance(name, str | bytes):
-        return _as_text(name)
+        text = _as_text(name)
+        return text.removesuffix(".0") if re.fullmatch(r"-?\d+\.0", text) else text  # of whole floats beside text
     return str(int(name.real)) if np.isfinite(name) and name == int(name.real) else repr(name)
 
 

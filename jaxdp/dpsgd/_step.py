@@ -234,6 +234,7 @@ class PrivateStep:
         if most is not None:
             of_one = isinstance(data, Source)
             check_users(data.like if of_one else data, (most,) if of_one else (size, most))
+        _refuse_what_is_taken((state.params, state.opt_state, state.rule_state), shared)
         shared = self._grad_fn.check_shared(shared, None, "step(state, (X, Y))")
         arrays = () if isinstance(data, Source) else data
         check_mesh_that_is_set({"state": state, "data": arrays})
@@ -428,6 +429,16 @@ def _shapes(data: Any) -> Any:
 def _agreed(text: Callable[[], str]) -> None:
     """Steps that follow from one that was agreed on."""
     del text
+
+
+def _refuse_what_is_taken(carry: Any, shared: Any) -> None:
+    """Refuse arrays of the state among what is shared: a step takes the state's arrays, and leaves others in their place."""
+    own = {id(leaf) for leaf in jax.tree.leaves(carry) if isinstance(leaf, jax.Array)}
+    if any(id(leaf) in own for leaf in jax.tree.leaves(shared)):
+        raise UsageError(
+            "what is shared holds arrays of the state itself, which the step takes: give it copies, such as "
+            "jax.tree.map(jnp.copy, state.params)"
+        )
 
 
 def _refuse_traced(name: str, tree: Any) -> None:

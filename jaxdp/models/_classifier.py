@@ -121,6 +121,8 @@ def classifier(
     def init(key: Key[Array, ""]) -> Any:
         return network.init(key, jnp.zeros(example.shape, example.dtype), train=False)["params"]
 
+    _check_sizes(name, input_shape, jax.eval_shape(init, jax.random.key(0)))
+
     def logits(params: Params, input: Any) -> Float[Array, " classes"]:
         return network.apply({"params": params}, input, train=False)
 
@@ -195,6 +197,16 @@ def check_model(name: str) -> None:
             f"--model={name} is not known: give one of {', '.join(sorted(MODELS))}, or put one of your own into "
             "jaxdp.models.MODELS first"
         )
+
+
+def _check_sizes(name: str, input_shape: tuple[int, ...], params: Any) -> None:
+    """Refuse a network of which a layer sees nothing."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not leaf.size:
+            raise UsageError(
+                f"--model={name} makes a parameter {jax.tree_util.keystr(path)} of shape {leaf.shape} for inputs of shape "
+                f"{input_shape}: give larger inputs, or another model"
+            )
 
 
 def suits(name: str, kind: str | None) -> bool:

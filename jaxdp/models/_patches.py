@@ -9,6 +9,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from .._errors import UsageError
+
 
 class PatchConv(nn.Module):
     """A 2-D convolution without padding, of a square window that is a multiple of the stride.
@@ -47,8 +49,17 @@ def patches(x: Float[Array, "height width channels"], window: int, stride: int) 
 
     Returns:
         Array of floor((height - window) / stride) + 1 rows, likewise columns, of flattened windows.
+
+    Raises:
+        UsageError: for an image that no window fits into.
     """
     rows, columns = ((side - window) // stride + 1 for side in x.shape[:2])
+    if min(rows, columns) < 1:
+        height, width = x.shape[:2]
+        raise UsageError(
+            f"a layer of this model looks at windows of {window} x {window}, and is given {height} x {width}: give larger "
+            "images, or another --model"
+        )
     blocks = window // stride
     height, width = (rows + blocks - 1) * stride, (columns + blocks - 1) * stride
     x = x[:height, :width].reshape(height // stride, stride, width // stride, stride, -1)

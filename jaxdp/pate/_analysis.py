@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float64, Int
 
 from .. import _checks, accounting
 from .._errors import UsageError
+from ..accounting._epsilon import no_smaller
 from ..accounting._reach import delta_left
 from ._aggregation import check_student
 from ._bounds import Orders
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 CONVERSIONS = ("tight", "classic")
+_LEAST_ABOVE = 1e-6  # of an order above 1: what is divided by less is rounding, or has become zero
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Report:
             )
         pld = self.data_independent_pld
         lines = [
-            f"{self.answered:,} of {self.asked:,} queries answered, δ = {self.delta:g}.",
+            f"{self.answered:,} of {self.asked:,} queries answered, δ = {no_smaller(self.delta)}.",
             f"Data-independent: ε = {accounting.rounded_up(self.data_independent.epsilon)} (RDP)"
             f"{'' if pld is None else f', {accounting.rounded_up(pld.epsilon)} (PLD)'}. Safe to publish.{counted}",
             f"Data-dependent: ε = {accounting.rounded_up(self.data_dependent.epsilon)}. Private: it tells how much the teachers "
@@ -259,8 +261,10 @@ def _check_orders(orders: Any) -> Orders:
     if not _checks.is_real(given):
         raise UsageError(f"orders are {given.dtype}: give Rényi orders such as [2, 4, 8, 16]")
     alphas = np.atleast_1d(np.asarray(given, np.float64))
-    if alphas.ndim != 1 or alphas.size == 0 or not np.all(np.isfinite(alphas)) or np.any(alphas <= 1):
-        raise UsageError(f"orders={orders!r} must be finite and above 1: give Rényi orders such as [2, 4, 8, 16]")
+    if alphas.ndim != 1 or alphas.size == 0 or not np.all(np.isfinite(alphas)) or np.any(alphas < 1 + _LEAST_ABOVE):
+        raise UsageError(
+            f"orders={orders!r} must be finite and above 1, by {_LEAST_ABOVE:g} or more: give Rényi orders such as [2, 4, 8, 16]"
+        )
     return alphas
 
 

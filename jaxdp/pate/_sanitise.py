@@ -274,7 +274,7 @@ def conditions(sigma: float, classes: int, order: float) -> tuple[bool, bool]:
     log_q0, log_q1 = region(sigma, classes, order)
 
     def grows(function: Callable[[PerQuery], PerQuery], end: float) -> bool:
-        values = function(-np.geomspace(_GRID_FROM, -end, _GRID))
+        values = function(-np.geomspace(max(_GRID_FROM, -2 * end), -end, _GRID))
         return bool(np.all(np.diff(values) >= -1e-12 * np.abs(values[1:])))
 
     bound = lambda log_q: _bound(log_q, sigma, order)

@@ -90,6 +90,8 @@ def check_votes(votes: Any) -> np.ndarray:
         )
     if np.any(counts < 0):
         raise UsageError(f"votes hold {counts.min()}: a count can't be negative")
+    if np.any(counts > _MOST_TEACHERS):  # before they are added up: in their own type, or in 64 bits, they could wrap
+        raise _too_many(int(counts.max()))
     counts = counts.astype(np.int64)
     totals = counts.sum(axis=1)
     if np.any(totals != totals[0]):
@@ -99,10 +101,14 @@ def check_votes(votes: Any) -> np.ndarray:
     if totals[0] < 2:
         raise UsageError(f"votes are of {totals[0]} teacher: one teacher's vote can't hide behind others")
     if totals[0] > _MOST_TEACHERS:
-        raise UsageError(
-            f"votes are of {totals[0]:,} teachers: noise is added in float32, which counts no further than {_MOST_TEACHERS:,}"
-        )
+        raise _too_many(int(totals[0]))
     return counts
+
+
+def _too_many(teachers: int) -> UsageError:
+    return UsageError(
+        f"votes are of {teachers:,} teachers: noise is added in float32, which counts no further than {_MOST_TEACHERS:,}"
+    )
 
 
 @jax.jit(static_argnames="classes")

@@ -98,6 +98,7 @@ class RunFolder:
         folder.refuse_begun()
         try:
             path.mkdir(parents=True, exist_ok=True)
+            _beside(path / "config.json").unlink(missing_ok=True)  # of a run that was killed where it was to begin
             if (found := next((each for each in path.iterdir() if each.name != PRIVATE), None)) is not None:
                 raise UsageError(
                     f"--output={path} holds {found.name}, which is no run's: give a new folder, or an empty one"
@@ -292,10 +293,14 @@ class RunFolder:
     def write_bytes(self, name: str, content: bytes) -> None:
         """Write a file, all or nothing; for its owner alone in private/."""
         target = self.path / name
-        temporary = target.with_name(f".{target.name}.tmp")
-        with self._open(temporary, "wb") as file:
-            file.write(content)
-        temporary.replace(target)
+        temporary = _beside(target)
+        try:
+            with self._open(temporary, "wb") as file:
+                file.write(content)
+            temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
     def _open(self, path: Path, mode: str) -> IO[bytes]:
         if path.parent != self.private:
@@ -336,6 +341,11 @@ class RunFolder:
 
 def _in_json(content: Any) -> str:
     return json.dumps(content, indent=2) + "\n"
+
+
+def _beside(target: Path) -> Path:
+    """Where a file is written before it is in its place."""
+    return target.with_name(f".{target.name}.tmp")
 
 
 def _digest(content: bytes) -> str:

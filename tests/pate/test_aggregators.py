@@ -196,3 +196,21 @@ def test_an_aggregators_own_noise_has_the_size_that_it_says() -> None:
     labels = np.asarray(pate.aggregate(votes, mechanism, key=jax.random.key(1)).labels)
     wrong = scipy.stats.norm.sf(6 / (10 * np.sqrt(2)))
     assert scipy.stats.binomtest(int((labels == 1).sum()), 4000, wrong).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("teachers", [3, 250, 2**20 + 1, 12_000_000, 2**24])
+def test_one_vote_moves_what_is_held_against_the_threshold_by_one_at_most(teachers: int) -> None:
+    from jaxdp.pate.aggregators._interactive import _disagreement
+
+    rng = np.random.default_rng(teachers)
+    probs = rng.dirichlet(np.ones(3), size=200).astype(np.float32)
+    half = rng.integers(1, teachers // 2 + 1, size=(200, 1))
+    votes = np.concatenate([half, teachers - half - 1, np.ones_like(half)], axis=1)
+    for other in (votes + np.array([1, -1, 0]), votes + np.array([1, 0, -1]), votes + np.array([-1, 1, 0])):
+        found, moved = _disagreement(votes, probs), _disagreement(other, probs)
+        assert (np.float32(found) == found).all()
+        assert (np.abs(found - moved) <= 1).all()
+    exact = (votes - teachers * probs.astype(np.float64)).max(axis=1)
+    np.testing.assert_allclose(
+        _disagreement(votes, probs), exact, atol=0.5 if teachers >= 2**23 else teachers * 2.0**-23
+    )

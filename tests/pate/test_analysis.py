@@ -187,6 +187,9 @@ def test_smooth_sensitivity_by_the_papers_values() -> None:
     assert _sanitise.log_q0_of(250.0, 10.0) == pytest.approx(-5.5058677654520105, abs=1e-11)
     assert _sanitise.conditions(20.0, 10, 25.0) == (True, False)
     assert _sanitise.conditions(30.0, 10, 25.0) == (True, True)
+    # Where q1 lies below the smallest probability that the grid began with: brute force finds the step to grow there.
+    assert _sanitise.conditions(0.5881041012153547, 2, 14.68380715568743) == (True, False)
+    assert not all(_sanitise.conditions(33.0, 2, 1000.0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_sanitise, "conditions", lambda *_: (True, True))
         by_distance = _sanitise.local_sensitivity_of_votes(np.array([[10, 0, 0]]), 0.5, 1.5)
@@ -315,6 +318,10 @@ def test_a_sanitised_bound_fails_no_more_often_than_it_says() -> None:
         ),
         (lambda v: pate.analyze(v, pate.GaussianNoisyMax(sigma=40.0), orders=[1.0, 2.0]), "above 1"),
         (lambda v: pate.analyze(v, pate.GaussianNoisyMax(sigma=40.0), orders=[]), "above 1"),
+        (
+            lambda v: pate.analyze(v, pate.GaussianNoisyMax(sigma=40.0), orders=[np.nextafter(1, 2), 2]),
+            "above 1, by 1e-06",
+        ),
         (lambda v: pate.perform_analysis(np.zeros((5, 5), int), num_classes=1), "num_classes=1"),
         (
             lambda v: pate.analyze(v, pate.LaplaceNoisyMax(gamma=0.1), sanitiser=pate.Sanitiser()),

@@ -14,7 +14,7 @@ from ._flat import Flat
 from ._rule import Groups, refuse_no_clipping
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)  # compared by identity: its labels may be any pytree
+@dataclass(frozen=True, kw_only=True, eq=False)  # its labels may be any pytree
 class PerGroup:
     r"""Clip each group of leaves on its own, group k to \(C_k = C \sqrt{w_k / \sum_j w_j}\).
 
@@ -43,6 +43,19 @@ class PerGroup:
 
     labels: Any = None
     weights: Mapping[str, float] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both name the same groups, with the same weights; functions are the same where they are one."""
+        return isinstance(other, PerGroup) and self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash(self._compared()[0])
+
+    def _compared(self) -> tuple[Any, ...]:
+        if callable(self.labels):
+            return (self.labels, self.weights)
+        leaves, structure = jax.tree.flatten(self.labels)
+        return (structure, leaves, self.weights)
 
     def check(self, clip_norm: float) -> None:
         """Refuse a clip norm of infinity."""

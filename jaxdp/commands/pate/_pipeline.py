@@ -128,12 +128,14 @@ def pate_in_folder(options: PateOptions, console: Console | None = None) -> Path
 
 
 def _prepared(options: PateOptions, device: Any) -> tuple[datasets.Dataset, int]:
-    """The data, and how many of its test images are public; refuses what can't be done with them."""
+    """The data, and how many of its test images are public; refuses what can't be done with them, before any teacher learns."""
     progress = rows_shown if is_first() else no_progress
     data = datasets.hold_back(datasets.load(options.dataset, options.data_dir, progress=progress), options.holdout)
+    data.labelled()  # refuses labels that are no classes
     public = _public(options, data)
     if "graph" in (options.teacher_model, options.student):
         check_graph(data, public, device)
+    student_model(data.num_classes, data.train_images.shape[1:])  # refuses images that are too small for it
     _checks.delta(options.delta, len(data.train_labels))
     check_batch_size(options.teacher_batch_size, size_of_shards(len(data.train_labels), options.teachers))
     within_budget(

@@ -7,6 +7,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from ... import accounting
+from ...accounting._epsilon import no_smaller
+from ...accounting._reach import delta_left
 from ...pate._analysis import Report, convert, event_of
 from ...runs._pictures import COLORS, new_figure, panels, save_figure
 
@@ -34,13 +36,15 @@ def plot_epsilon(report: Report, answered: Bool[np.ndarray, " queries"], path: P
     axis = panels(figure)
     queries = np.unique(np.linspace(1, report.asked, _POINTS).astype(int))
     totals, answers = np.cumsum(report.rdp, axis=0), np.cumsum(answered)
-    dependent = [convert(report.orders, totals[k - 1], report.delta, report.conversion).epsilon for k in queries]
+    left = delta_left(report.event, report.delta, "replace_special")
+    dependent = [convert(report.orders, totals[k - 1], left, report.conversion).epsilon for k in queries]
     event = lambda k: event_of(report.mechanism, asked=int(k), answered=int(answers[k - 1]))
     independent = [accounting.event_epsilon(event(k), delta=report.delta).epsilon for k in queries]
-    axis.plot(queries, independent, label=f"data-independent ({independent[-1]:.3f})")
-    axis.plot(queries, dependent, label=f"data-dependent, private ({dependent[-1]:.3f})")
+    shown = lambda epsilons: accounting.rounded_up(epsilons[-1], 3)
+    axis.plot(queries, independent, label=f"data-independent ({shown(independent)})")
+    axis.plot(queries, dependent, label=f"data-dependent, private ({shown(dependent)})")
     axis.set_xlabel("queries asked")
-    axis.set_ylabel(f"ε at δ = {report.delta:g} (RDP)")
+    axis.set_ylabel(f"ε at δ = {no_smaller(report.delta)} (RDP)")
     axis.set_ylim(bottom=0)
     axis.grid(alpha=0.3)
     axis.legend(frameon=False)

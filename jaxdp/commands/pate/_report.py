@@ -6,6 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from ... import accounting
+from ...accounting._epsilon import no_smaller
 from ...runs._report import two_columns
 
 
@@ -39,7 +40,7 @@ def _rows(summary: dict[str, Any], private: dict[str, Any]) -> Iterator[tuple[st
 
 def _epsilon_rows(figures: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The three epsilons, each under its own name."""
-    shown, at = accounting.rounded_up, f"at δ = {figures['delta']:g}"
+    shown, at = accounting.rounded_up, f"at δ = {no_smaller(figures['delta'])}"
     both = ", ".join(f"{shown(spent)} ({name.upper()})" for name, spent in figures["epsilon"].items())
     yield "ε, data-independent", f"{both} {at}"
     yield "ε, data-dependent", f"{shown(figures['data_dependent_epsilon'])} {at}; private"

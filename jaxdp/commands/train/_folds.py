@@ -168,7 +168,7 @@ def _summary(run: FinishedRun) -> dict[str, Any]:
 def _rows(folds: Folds) -> list[tuple[str, str]]:
     rows = [*figure_rows([_summary(run) for run in folds.runs])]
     if folds.epsilon is not None:
-        rows.append(("ε of all models", f"{folds.epsilon:.5f}"))
+        rows.append(("ε of all models", rounded_up(folds.epsilon, 6)))
     return rows
 
 

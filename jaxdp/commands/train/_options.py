@@ -376,7 +376,8 @@ class TrainOptions(OneOfSeveral):
     def _check_table(self) -> None:
         if not models.suits(self.architecture, "features"):
             raise UsageError(
-                f"--model={self.model} takes images: for --dataset csv leave it out, or give {models.models_for('features')}"
+                f"--model={self.architecture} takes images: for --dataset csv leave it out"
+                f"{f' and --recipe {self.recipe} too' if self.recipe else ''}, or give {models.models_for('features')}"
             )
         if self.features is None or (self.targets is None) == (not self.target_columns):
             raise UsageError(

@@ -7,6 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from ...accounting import rounded_up
+from ...accounting._epsilon import no_smaller
 from ...runs._report import shown_figure, two_columns
 from ...sampling import words_of_batch_size
 
@@ -51,13 +52,13 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if summary["epsilon"] is None:
         yield "privacy", "none (--no-dp)"
     else:
-        spent = summary["epsilon"]
+        spent, at = summary["epsilon"], f"at δ = {no_smaller(summary['delta'])}"
         if "rdp" in spent:
-            yield "ε (RDP)", f"{spent['rdp']:.5f} at δ = {summary['delta']:g}, order {summary['order']:g}"
+            yield "ε (RDP)", f"{rounded_up(spent['rdp'], 6)} {at}, order {summary['order']:g}"
         if "pld" in spent:
-            yield "ε (PLD)", f"{spent['pld']:.5f} at δ = {summary['delta']:g}"
+            yield "ε (PLD)", f"{rounded_up(spent['pld'], 6)} {at}"
         if summary["total_epsilon"] > min(spent.values()):
-            yield "ε with the ledger", f"{summary['total_epsilon']:.5f} at δ = {summary['delta']:g}"
+            yield "ε with the ledger", f"{rounded_up(summary['total_epsilon'], 6)} {at}"
         yield "noise multiplier", f"{summary['noise_multiplier']:.5f}"
         yield "clip norm", f"{summary['clip_norm']:g}"
     if "lr" in summary:

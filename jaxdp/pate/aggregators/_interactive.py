@@ -1,5 +1,6 @@
 """Interactive-GNMax: an answer where the teachers disagree with a student enough."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -66,8 +67,7 @@ class InteractiveNoisyMax:
     def aggregate(self, votes: np.ndarray, *, key: Key[Array, ""], student_probs: Probabilities | None) -> Labels:
         """The noisy winner where the noisy disagreement reaches the threshold; else the student's label where it is sure."""
         assert student_probs is not None
-        counts = jnp.asarray(votes, jnp.int32)
-        top = jnp.max(counts - counts.sum(axis=1, keepdims=True) * student_probs, axis=1)
+        top = jnp.asarray(_disagreement(votes, student_probs), jnp.float32)
         winner, answered = winners_behind_check(
             votes,
             top,
@@ -101,10 +101,9 @@ class InteractiveNoisyMax:
     ) -> Curves:
         """The check on the disagreement with the student, and the votes as far as they are charged."""
         assert student_probs is not None
-        expected = votes.sum(axis=1, keepdims=True) * student_probs.astype(np.float64)
         return rdp_with_checks(
             votes,
-            (votes - expected).max(axis=1),
+            _disagreement(votes, student_probs),
             charged,
             orders,
             threshold=self.threshold,
@@ -130,3 +129,15 @@ class InteractiveNoisyMax:
             f"{self.sigma_threshold:g}, the winner of the votes under Gaussian noise of {self.sigma_max:g} was released: "
             f"{answered:,} answers (Interactive-GNMax). Elsewhere the student's own label was used where it was sure."
         )
+
+
+def _disagreement(votes: np.ndarray, student_probs: Probabilities) -> Float64[np.ndarray, " queries"]:
+    r"""\(\max_j (n_j - M p_j)\), with \(M p_j\) rounded so that all such differences are float32 numbers.
+
+    Rounded after the subtraction, one vote could move the largest by more than one.
+    """
+    counts = np.asarray(votes, np.int64)
+    teachers = counts.sum(axis=1, keepdims=True)
+    unit = min(1.0, 2.0 ** (math.frexp(teachers.max())[1] - 24))  # 24 bits of float32 hold M in such units
+    expected = np.round(teachers * np.asarray(student_probs, np.float64) / unit) * unit
+    return (counts - expected).max(axis=1)
