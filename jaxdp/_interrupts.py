@@ -14,11 +14,13 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ONE_REQUEST = 0.2  # seconds within which the same signal once more is no second request
 _SHOW_CURSOR = "\x1b[?25h"  # a progress bar hides it
 
 
@@ -31,6 +33,7 @@ class _Listener:
 
     listening = False
     heard: signal.Signals | None = None  # where the work goes on to a safe place
+    heard_at = 0.0
     go_on: str | None = None  # the command that goes on with the work under way
 
 
@@ -130,6 +133,8 @@ def _listen(numbers: socket.socket) -> None:
         if byte[0] not in _SIGNALS:
             continue
         number = signal.Signals(byte[0])
+        if number == _listener.heard and time.monotonic() - _listener.heard_at < _ONE_REQUEST:
+            continue  # `timeout` sends a signal to its command, and then to all of its group
         if _listener.go_on is None or _listener.heard is not None:
             again = " again, and ended at once" if _listener.heard else ""
             _say(
@@ -138,7 +143,7 @@ def _listen(numbers: socket.socket) -> None:
             if sys.stdout is not None and sys.stdout.isatty():
                 os.write(1, _SHOW_CURSOR.encode())
             os._exit(128 + number)
-        _listener.heard = number
+        _listener.heard, _listener.heard_at = number, time.monotonic()
         _say(f"jaxdp: heard {number.name}, stopping at the next safe place (once more ends at once)")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import jaxdp
@@ -120,6 +121,21 @@ def test_what_other_libraries_have_is_answered_with_what_is_here() -> None:
         getattr(jaxdp, nobodys)
     assert not hasattr(run, "get_epsilon")
     assert pickle.loads(pickle.dumps(run)) == run == copy.deepcopy(run)
+    known = {"num_examples": 9, "expected_batch_size": 3, "steps": 1, "clip_norm": 1.0}
+    make: Any = jaxdp.DPSGD
+    with pytest.raises(UsageError, match=r"DPSGD needs noise_multiplier.*run\.with_noise_for"):
+        make(**known)
+    for name, said in (("grad_sample_mode", "leave it out"), ("clipping", "PerGroup"), ("learning_rate", "optimizer")):
+        with pytest.raises(UsageError, match=f"DPSGD has no argument {name}: .*{said}"):
+            make(**known, noise_multiplier=1.0, **{name: 1})
+
+
+def test_an_optimizer_in_the_place_of_the_loss_is_told(unchecked: None) -> None:
+    run = jaxdp.DPSGD(num_examples=9, expected_batch_size=3, steps=1, clip_norm=1.0, noise_multiplier=1.0)
+    loss: Any = optax.sgd(0.1)
+    optimizer: Any = lambda w, x: w @ x
+    with pytest.raises(UsageError, match=r"the loss comes first, make_step\(loss_fn, optimizer\)"):
+        run.make_step(loss, optimizer)
 
 
 def test_an_argument_that_is_like_no_other_is_left_to_python_and_signatures_stay() -> None:

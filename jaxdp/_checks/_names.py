@@ -48,10 +48,18 @@ _WITHOUT = {  # names of what has no argument here, with what to do
     "keep_batch_dim": "an example is given without an axis of the batch, which a model that wants one gets by x[None]",
     "normalize_by": "give expected_batch_size to jaxdp.privatize, which divides the noisy sum",
     "epochs": "give steps, which are epochs * num_examples / expected_batch_size, rounded",
-    "target_epsilon": "give any noise_multiplier, and then run.with_noise_for(epsilon=..., delta=...)",
+    "target_epsilon": "give any noise_multiplier, such as 1.0, and then take run.with_noise_for(epsilon=..., delta=...)",
     "delta": "give it where epsilon is asked for, as in run.epsilon(delta=...)",
     "sample_rate": "give expected_batch_size, which is the rate times num_examples",
     "sampling_rate": "give expected_batch_size, which is the rate times num_examples",
+    **dict.fromkeys(
+        ("grad_sample_mode", "method"),
+        'leave it out: norms without per-example gradients are the usual way here (jaxdp.clipped_grad has method="vmap")',
+    ),
+    "clipping": "clipping by layer or by a quantile of the norms is a rule: give rule=jaxdp.clipping.PerGroup() or "
+    "rule=jaxdp.clipping.Quantile()",
+    **dict.fromkeys(("secure_mode", "seed"), "all randomness is by the key that step.init is given"),
+    **dict.fromkeys(("lr", "learning_rate"), "give it to the optimizer, such as optax.sgd(0.1)"),
 }
 
 
@@ -71,6 +79,9 @@ def names_explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
     passes_on = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     known = [name for name, each in parameters.items() if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     by_name = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
+    is_noise_needed = (
+        "noise_multiplier" in by_name and parameters["noise_multiplier"].default is inspect.Parameter.empty
+    )
     most = sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters.values())  # arguments by position
     called = function.__qualname__.removesuffix(".__init__")
 
@@ -91,6 +102,10 @@ def names_explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
                 raise UsageError(f"{called} has no argument {name}: {instead}")
             if right := right or next(iter(near), None):
                 raise UsageError(f"{called} has no argument {name}: did you mean {right}?")
+        if is_noise_needed and "noise_multiplier" not in kwargs:
+            raise UsageError(
+                f"{called} needs noise_multiplier, in units of the clip norm: {_WITHOUT['target_epsilon']}"
+            )
         return function(*args, **kwargs)
 
     return explained

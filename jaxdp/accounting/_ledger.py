@@ -270,6 +270,8 @@ class Ledger:
             ]
             adjacency, unit = description["adjacency"], description["unit"]
         except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+            if isinstance(description, dict) and isinstance(description.get("ledger"), dict):
+                raise UsageError('not a ledger, but it holds one: give its "ledger"') from error
             raise UsageError(
                 f"not a ledger: expected adjacency, unit, and entries with a label and an event; found {description!r}"
             ) from error

@@ -52,6 +52,10 @@ def check_params(params: Params) -> None:
                 "equinox.is_inexact_array) divides a model so, and equinox.combine joins it in the loss)"
             )
         dtype = jnp.result_type(leaf)
+        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            raise UsageError(
+                f"params{jax.tree_util.keystr(path)} is a key: parameters come first, then the key, as in step.init(params, key)"
+            )
         if not jnp.issubdtype(dtype, jnp.floating):
             raise UsageError(
                 f"params{jax.tree_util.keystr(path)} has dtype {dtype}, which has no gradient: pass it through *shared "
@@ -298,9 +302,18 @@ def _check_call(
         call = ", ".join(
             ["params", "example", *(f"shared {i}" for i in range(len(shared))), *(f"{name}=key" for name in keywords)]
         )
+        lacking = next((name for name in ("key", "dropout_key", "rngs") if repr(name) in str(error)), None)
+        if lacking or ("'rng'" in str(error) and "rng" not in keywords):
+            fix = (
+                f"call {lacking} rng: each example's own key comes by that name"
+                if lacking
+                else "give rng=jax.random.key(0), too"
+            )
+            raise UsageError(f"loss_fn can't be called as loss_fn({call}): {error}; {fix}") from error
         raise UsageError(
-            f"loss_fn can't be called as loss_fn({call}): {error}. Give it parameters for what it is called with; what comes "
-            "behind the batch is handed on to it, and a key as rng=, by that name, where the gradient function gets one"
+            f"loss_fn can't be called as loss_fn({call}): {error}. Give it parameters for what it is called with: an example is "
+            "one argument, as in x, y = example; what comes behind the batch is handed on to it, and a key as rng=, by that "
+            "name, where the gradient function gets one"
         ) from error
 
 

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from .. import _checks, audit as attacks, runs
 from .._errors import UsageError
-from ..accounting._epsilon import rounded_down, rounded_up
 from ..audit._names import Attack
 from ..runs._folder import RunFolder, close_to_others
 from ..runs._report import say, two_columns
@@ -232,6 +231,8 @@ def _write(folder: Path, found: "attacks.Report", attacked: Attacked) -> None:
 
 
 def _rows(found: "attacks.Report") -> list[tuple[str, str]]:
+    from ..accounting._epsilon import rounded_down, rounded_up
+
     confidence = f"{1 - found.significance:.4g}"
     rows = [
         ("canaries", f"{len(found.members)}, {int(np.sum(found.members))} of them trained on"),

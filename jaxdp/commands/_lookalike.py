@@ -31,3 +31,4 @@ class LookalikeOptions:
 def lookalike(options: LookalikeOptions) -> None:
     """Write the files."""
     data.write_lookalike(**vars(options))
+    print(f"made-up tables are in {options.folder}")

@@ -169,7 +169,7 @@ def _coded(
         if cell not in known:
             declare = f"declare it by --categories {name}={','.join([*known, cell])}"
             if cell != cell.strip():
-                declare = "take the blanks around it out of the file"
+                otherwise = "take the blanks around it out of the file"
             if not cell or "," in cell:
                 declare = (
                     "write a word without a comma into the file, such as unknown for what is missing, and declare that"

@@ -132,7 +132,7 @@ class DPSGD:
             )
         _checks.set_fields(self, steps=_checks.count("steps", self.steps, "give the number of training steps"))
         _checks.set_fields(self, clip_norm=_checks.clip_norm(self.clip_norm))
-        fix = "give the noise in units of the clip norm, such as 1.1"
+        fix = "give the noise in units of the clip norm, such as 1.1; or any, and then run.with_noise_for(epsilon=..., delta=...)"
         _checks.set_fields(self, noise_multiplier=_checks.non_negative("noise_multiplier", self.noise_multiplier, fix))
         if self.noise_multiplier > 0 and self.clip_norm == float("inf"):
             raise UsageError(
@@ -160,8 +160,8 @@ class DPSGD:
         _checks.one_of("unit", self.unit, accounting.UNITS)
         if (self.unit == "user") != (self.records_per_user is not None):
             raise UsageError(
-                f"unit={self.unit!r} with records_per_user={self.records_per_user}: give the most records of a user that "
-                "are used with unit='user', and with that alone"
+                f"unit={self.unit!r} with records_per_user={self.records_per_user}: with unit='user', and with that alone, "
+                "give records_per_user=4, say, the most records of a user that are used"
             )
         if self.records_per_user is not None:
             number = _checks.count("records_per_user", self.records_per_user, "give the most records of a user")

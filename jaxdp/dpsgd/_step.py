@@ -71,6 +71,8 @@ class PrivateStep:
         precision: str,
         self_check: bool,
     ) -> None:
+        if hasattr(loss_fn, "init") and hasattr(loss_fn, "update") and callable(optimizer):
+            raise UsageError("loss_fn is an optimizer: the loss comes first, make_step(loss_fn, optimizer)")
         check_transform(optimizer)
         self.run = run
         self._grad_fn = run.clipped_grad(loss_fn, has_aux=has_aux, precision=precision)

@@ -123,6 +123,21 @@ def test_a_rule_that_jax_keeps_as_a_class_is_not_vectorised() -> None:
         np.testing.assert_allclose(out.grads, jnp.sum(expected, axis=0), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_what_jax_itself_does_not_vectorise_is_computed_for_one_after_another(method: str) -> None:
+    def mixture(w: Any, x: Any) -> Any:
+        tokens = jnp.outer(jnp.arange(1.0, 4.0), x)
+        count = jnp.sum(tokens[:, 0] > 0.5).astype(jnp.int32)
+        return jnp.sum(jnp.sin(jax.lax.ragged_dot(tokens, w, jnp.stack([count, 3 - count]))))
+
+    rng = np.random.default_rng(0)
+    w, batch = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((2, 4, 3), (5, 4)))
+    out = jaxdp.clipped_grad(mixture, clip_norm=0.5, method=method)(w, batch)
+    one_by_one = [jax.grad(mixture)(w, x) for x in batch]
+    expected = sum(g * jnp.minimum(1, 0.5 / jnp.linalg.norm(g)) for g in one_by_one)
+    np.testing.assert_allclose(out.grads, expected, rtol=1e-4, atol=1e-5)
+
+
 def prints(w: Any) -> Any:
     printing = jax.custom_vjp(lambda w: w)
 

@@ -20,6 +20,12 @@ def loss(params: Any, x: Any) -> Any:
     return params["w"] @ x
 
 
+def changes_an_array(params: Any, x: Any) -> Any:
+    held = jax.new_ref(jnp.zeros(()))
+    held[...] = held[...] + params["w"] @ x
+    return held[...]
+
+
 def test_a_list_of_bools_is_a_mask() -> None:
     grad_fn = jaxdp.clipped_grad(loss, clip_norm=1.0)
     flags = [True, False, True, True]
@@ -49,6 +55,13 @@ def test_a_list_of_bools_is_a_mask() -> None:
         ({"shared": (1.0,)}, "loss_fn can't be called as loss_fn.params, example, shared 0.: too many positional"),
         ({"loss": lambda params: 0.0}, "loss_fn can't be called.*too many positional"),
         ({"loss": lambda params, x, rng: 0.0}, "loss_fn can't be called.*missing a required argument: 'rng'"),
+        (
+            {"loss": lambda params, x, key: 0.0},
+            "missing a required argument: 'key'; call key rng: each example's own key",
+        ),
+        ({"loss": lambda params, x, y: 0.0}, "missing a required argument: 'y'.*one argument, as in x, y = example"),
+        ({"params": jax.random.key(0)}, "params is a key: parameters come first"),
+        ({"loss": changes_an_array}, r"changes an array where it is \(jax\.new_ref\)"),
         ({"loss": lambda params, x: "low"}, "what the loss returned is a str"),
         ({"loss": None}, "loss_fn=None is NoneType and can't be called"),
         ({"has_aux": "no"}, "has_aux='no' is str: give True or False"),

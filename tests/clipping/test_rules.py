@@ -1,5 +1,6 @@
 """Clip rules: each against a loop over examples, its sensitivity by measurement, and what the adaptive one costs."""
 
+import copy
 import dataclasses
 import functools
 import math
@@ -418,3 +419,13 @@ def a_run(rule: Any) -> jaxdp.DPSGD:
 
 def call(rule: Any, **keywords: Any) -> Any:
     return jaxdp.clipped_grad(lambda w, x: w * x, clip_norm=1.0, rule=rule)(jnp.float32(1), jnp.ones(2), **keywords)
+
+
+def test_rules_by_group_are_equal_where_they_name_the_same_groups() -> None:
+    by_function = lambda params: jax.tree.map(lambda _: "all", params)
+    make = lambda: PerGroup(labels={"a": "x", "b": {"c": "y"}}, weights={"x": 9.0, "y": 16.0})
+    assert make() == make() == copy.deepcopy(make())
+    assert hash(make()) == hash(make())
+    assert PerGroup(labels=by_function) == PerGroup(labels=by_function)
+    others = (PerGroup(), PerGroup(labels=by_function), PerGroup(labels={"a": "x", "b": {"c": "y"}}), Flat())
+    assert all(make() != other for other in others)

@@ -101,6 +101,7 @@ def test_a_numbers_loss_is_the_squared_error_of_what_is_within_bounds() -> None:
         ({"test": (INPUTS.astype(np.float64), CLASSES)}, "inputs are float32 [2] a record in train and float64 [2]"),
         ({"test": (INPUTS[:, :1], CLASSES)}, "float32 [1] in test"),
         ({"task": data.Classes(2)}, "labels hold 2, and of 2 classes one is a number from 0 to 1"),
+        ({"test": (INPUTS, np.full_like(CLASSES, -1))}, "test: labels hold -1"),
         ({"task": data.Targets(3)}, "give 0 or 1, [n, 3]"),
         ({"task": data.Numbers(3, 0.0, 1.0)}, "give finite numbers, [n, 3]"),
         ({"task": "classes"}, "give a task such as jaxdp.data.Classes(10)"),

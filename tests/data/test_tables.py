@@ -81,6 +81,10 @@ def test_columns_are_chosen_by_name_or_by_number(tmp_path: Path) -> None:
         ("id,sex,age,dose\na,f,30,1\na,f,31,2\n", "id 'a' twice"),
         ("id,sex,age,dose\na,f,30\n", "line 2: 3 cells where the first line has 4"),
         ("id,sex,age,dose\na,f,30,1\nb,x,30,1\n", "line 3, column sex: 'x' is not among those declared (f, m)"),
+        (
+            "id,sex,age,dose\na,f,30,1\nb,m ,30,1\n",
+            "'m ' is not among those declared (f, m): take the blanks around it",
+        ),
         ("id,sex,age,dose\na,f,30,1\nb,m,old,1\n", "line 3, column age: 'old' is not a finite number"),
         ("id,sex,age,dose\na,f,30,1e999\n", "line 2, column dose: '1e999' is not a finite number"),
         ("id,sex,age\na,f,30\n", "no column dose"),

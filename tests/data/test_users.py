@@ -142,6 +142,15 @@ def test_who_joins_changes_no_choice_by_the_type_of_their_name(joins: Any) -> No
     assert chosen[1] - chosen[0] == {frozenset([-1.0])}
 
 
+def test_whole_floats_that_become_text_are_the_users_that_they_were() -> None:
+    users, values = [float(user) for user in range(30)] * 10, np.arange(300.0)
+    grouped = lambda users, values: group_by_user(values, users, records_per_user=3, rng=np.random.default_rng(0))[0]
+    alone, beside = grouped(np.asarray(users), values), grouped(np.asarray([*users, "z"]), np.append(values, -1.0))
+    assert {frozenset(row) for row in beside.tolist()} - {frozenset(row) for row in alone.tolist()} == {
+        frozenset([-1.0])
+    }
+
+
 def test_names_that_lose_digits_are_refused() -> None:
     with pytest.raises(jaxdp.UsageError, match="as float64, in which numbers so large lose digits.*in an integer type"):
         group_by_user(RECORDS, np.asarray([2**63, *range(6)]), records_per_user=2, rng=np.random.default_rng(0))

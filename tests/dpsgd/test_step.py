@@ -231,3 +231,12 @@ def test_a_state_whose_step_was_made_says_where_its_arrays_are_and_one_from_jit_
             jaxdp.UsageError, match=r"arrays of the state are gone.*Go on with the state that it returned"
         ):
             call()
+
+
+def test_a_state_s_own_arrays_are_not_shared_with_its_step() -> None:
+    run = jaxdp.DPSGD(num_examples=4, expected_batch_size=4, steps=2, clip_norm=1.0, noise_multiplier=1.0)
+    step = run.make_step(lambda w, x, teacher: jnp.sum((w - teacher) * x), optax.sgd(0.1))
+    state = step.init(jnp.ones(3), jax.random.key(0))
+    with pytest.raises(jaxdp.UsageError, match="what is shared holds arrays of the state itself"):
+        step(state, jnp.ones((4, 3)), state.params)
+    step(state, jnp.ones((4, 3)), jnp.copy(state.params))

@@ -11,7 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxdp
+from jaxdp.data import Classes
 from jaxdp.models import MODELS, Dense, PatchConv, WeightNormDense
+from jaxdp.models._classifier import classifier
 from jaxdp.models._cnn import max_pool
 from jaxdp.models._patches import patches
 
@@ -104,3 +107,9 @@ def test_the_dense_network_normalises_each_record_on_its_own() -> None:
     half: Any = Dense(num_classes=3, hidden=(8, 6), dtype=jnp.bfloat16).apply(params, x[2], train=False)
     assert half.dtype == jnp.float32
     np.testing.assert_allclose(half, together[2], atol=0.1)
+
+
+@pytest.mark.parametrize(("name", "side"), [("cnn", 5), ("cnn", 12), ("strided", 8), ("strided", 16)])
+def test_images_that_are_too_small_for_a_model_are_refused(name: str, side: int) -> None:
+    with pytest.raises(jaxdp.UsageError, match="give larger (images|inputs)"):
+        classifier(name, Classes(3), input_shape=(side, side, 1), input_dtype=np.uint8, activation="relu")

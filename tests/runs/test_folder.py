@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -332,3 +332,13 @@ def test_what_another_run_left_in_private_is_not_taken_for_a_new_ones(left: str,
     (tmp_path / "private" / left).touch()
     with pytest.raises(jaxdp.UsageError, match=f"holds private/{left} of another run.*give a new folder"):
         RunFolder.create(tmp_path)
+
+
+def test_what_a_kill_left_before_a_run_was_described_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".config.json.tmp").write_text("{")
+    folder = RunFolder.create(tmp_path / "run")
+    assert not [*folder.path.iterdir()]
+    with pytest.raises(TypeError):
+        folder.write_bytes("statement.txt", cast(Any, "text"))
+    assert not [*folder.path.iterdir()]

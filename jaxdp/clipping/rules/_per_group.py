@@ -46,7 +46,7 @@ class PerGroup:
 
     def __eq__(self, other: object) -> bool:
         """Whether both name the same groups, with the same weights; functions are the same where they are one."""
-        return isinstance(other, PerGroup) and self._compared() == other._compared()
+        return other.__class__ is self.__class__ and self._compared() == other._compared()  # pyright: ignore[reportAttributeAccessIssue]
 
     def __hash__(self) -> int:
         return hash(self._compared()[0])

@@ -169,6 +169,11 @@ def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> Non
     console = console or Console()
     say(console, f"if labelled so: {in_words}")
     console.print(epsilon_table(figures))
+    if report.sanitised is not None:
+        say(
+            console,
+            "the sanitised ε is drawn anew at each call: publish one, chosen before you look; not the least, nor several",
+        )
 
 
 def _check_stated(labels: Path, in_words: str) -> None:
