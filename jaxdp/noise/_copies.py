@@ -17,7 +17,8 @@ _T = TypeVar("_T")
 def refuse_shared_key(randomness: Any, values: Any, carried: _T) -> _T:
     """`carried` as it is, where no two copies of `values` would get one noise.
 
-    A loop over one key, `shard_map` with `check_vma=False`, and a branch that only some of the copies take can't be seen.
+    A loop over one key and `shard_map` with `check_vma=False` can't be seen. Where a branch that only some of the copies take has
+    one key for each of them, which are the same, the floats of `carried` are NaN.
 
     Args:
         randomness: what tells the noise of one copy from another's: keys, numbers of steps.
@@ -55,7 +56,20 @@ def _under_vmap(axis_size: int, batched: Any, randomness: Any, values: Any, carr
     of_randomness, of_values, of_carried = batched
     if any(jax.tree.leaves(of_values)) and not any(jax.tree.leaves(of_randomness)):
         raise _shared("vmap")
+    if any(jax.tree.leaves(of_values)):
+        words = [
+            leaf for leaf, is_own in zip(*map(jax.tree.leaves, (randomness, of_randomness)), strict=True) if is_own
+        ]
+        is_shared, is_float = _any_are_alike(words), lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
+        carried = jax.tree.map(lambda leaf: jnp.where(is_shared, jnp.nan, leaf) if is_float(leaf) else leaf, carried)
     return _passed(randomness, values, carried), of_carried  # the question stays for a vmap around this one
+
+
+def _any_are_alike(words: list[jax.Array]) -> jax.Array:
+    """Whether any two rows are the same in all arrays."""
+    columns = jnp.concatenate([leaf.reshape(leaf.shape[0], -1).astype(jnp.uint32) for leaf in words], axis=1).T
+    ordered = columns[:, jnp.lexsort(columns)]
+    return jnp.any(jnp.all(ordered[:, 1:] == ordered[:, :-1], axis=0))
 
 
 def _words(leaf: Any) -> Any:

@@ -71,7 +71,7 @@ class Gaussian:
     def _update(self, state: GaussianState, sums: Any, scale: Any, done: Set[int]) -> tuple[Any, GaussianState]:
         """`update` of all leaves but those whose numbers are in `done`."""
         check_state(state)
-        step = refuse_shared_key((state.key, state.step), sums, state.step)
+        step, scale = refuse_shared_key((state.key, state.step), sums, (state.step, jnp.asarray(scale, jnp.float32)))
         normals = jax.tree.leaves(tree_normal(_key_of_update(state.key, step), sums))
         noisy, structure = jax.tree.flatten(sums)
         left = [i for i in range(len(noisy)) if i not in done]

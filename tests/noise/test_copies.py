@@ -116,3 +116,20 @@ def test_shard_map_over_sums_with_one_key_is_refused_and_over_their_total_is_not
 def test_noise_goes_through_differentiation_as_it_is() -> None:
     total = lambda values: jnp.sum(privatized(values, jax.random.key(0)))
     np.testing.assert_array_equal(jax.jit(jax.grad(total))(VALUES), np.ones((2, 3)))
+
+
+def test_one_key_for_copies_within_a_branch_that_their_data_take_makes_no_numbers() -> None:
+    """A condition that differs from copy to copy gives each of them the key, and the branch is computed for all."""
+    noise = jaxdp.noise.Gaussian()
+
+    def released(key: Any, sums: Any) -> Any:
+        state = noise.init(key, jnp.zeros(3))
+        update = lambda sums: noise.update(state, sums, jnp.float32(1.0))[0]
+        return jax.lax.cond(jnp.all(jnp.isfinite(sums)), update, lambda sums: sums, sums)
+
+    sums = jnp.stack([jnp.zeros(3), jnp.ones(3), jnp.ones(3)])
+    keys = jax.random.split(jax.random.key(0), 3)
+    with jax.debug_key_reuse(False):  # which is what this is about
+        assert np.isnan(jax.vmap(released, in_axes=(None, 0))(keys[0], sums)).all()
+        assert np.isnan(jax.vmap(released)(keys[jnp.array([0, 1, 0])], sums)).all()
+        assert np.isfinite(jax.vmap(released)(keys, sums)).all()
