@@ -39,7 +39,7 @@ class PredictOptions:
 def predict(options: PredictOptions) -> None:
     """Write predictions for images, or for a table's records."""
     if options.output is not None:
-        check_output("--output", options.output, overwrite=options.overwrite)
+        check_output("--output", options.output, overwrite=options.overwrite, suffixes=(".csv", ".npy", ".txt", ""))
     run = runs.load_run(options.run)
     if run.summary is None:
         print(
@@ -53,7 +53,7 @@ def predict(options: PredictOptions) -> None:
         _write_csv(sys.stdout, header, rows)
         return
     with written(options.output) as temporary:
-        if options.output.suffix == ".npy":
+        if options.output.suffix.lower() == ".npy":
             with temporary.open("wb") as file:
                 np.save(file, probabilities)
         else:

@@ -124,7 +124,13 @@ class RunFolder:
     def existing(cls, path: Path) -> "RunFolder":
         """The folder of a run that was started; raises `UsageError` where there is none."""
         if not (path / "config.json").exists():
-            raise UsageError(f"{path} holds no run (there is no config.json): give the folder that a run made")
+            of_folds = any(path.glob("fold-*/config.json"))
+            fix = (
+                "it holds those of --folds, which the same command as before goes on with; or give"
+                if of_folds
+                else "give"
+            )
+            raise UsageError(f"{path} holds no run (there is no config.json): {fix} the folder that a run made")
         return cls(path)
 
     def model(self, *, private: bool) -> Path:

@@ -229,6 +229,7 @@ class _Job:
     config: dict[str, Any]  # the run as the folder describes it, the same when it is gone on with
     is_trained: bool
     told_of_waiting: bool = False
+    before: float = 0.0  # the seconds that it took in processes before, until the epoch that it is gone on with
 
     @cached_property
     def plan(self) -> Plan:
@@ -258,10 +259,15 @@ class _Job:
                 with ExitStack() as opened:
                     open_ = lambda: CheckpointFolder(self.folder.checkpoints, self.folder.mark)
                     loop, state = self._train(on_first(lambda: opened.enter_context(open_())))
-                on_first(lambda: results.keep(loop, state, self.setting.devices, self.setting.started))
+                on_first(lambda: results.keep(loop, state, self.setting.devices, self._started))
             on_first(self.folder.erase)
             on_first(results.publish)
         return self.folder.path
+
+    @property
+    def _started(self) -> float:
+        """When it would have been started, had one process made all of it."""
+        return self.setting.started - self.before
 
     @property
     def _to_go_on(self) -> str:
@@ -314,6 +320,7 @@ class _Job:
             start = fresh
             checkpoints.save(start)
         self.folder.keep_metrics(start.metrics)
+        self.before = start.metrics[-1]["seconds"] if start.metrics else 0.0
         if start.state.step:
             say(self.setting.console, f"going on after step {start.state.step} of {self.plan.steps}")
         return start
@@ -432,7 +439,7 @@ class _Job:
             "accountant": self.plan.accountant,
             "delta": self.options.delta if run else None,
             "steps_per_second": loop.steps_per_second,
-            "seconds": time.perf_counter() - self.setting.started,
+            "seconds": time.perf_counter() - self._started,
         }
 
     def _epsilon(self, made: int) -> float | None:
