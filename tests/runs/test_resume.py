@@ -15,6 +15,7 @@ import jaxdp
 from jaxdp import cli
 from jaxdp.clipping import Quantile
 from jaxdp.runs import Checkpoint, CheckpointFolder, _loop
+from jaxdp.runs._folder import RunFolder
 
 EPOCHS = 4
 LESS_LIKELY = ("empty files", "an empty folder")
@@ -63,6 +64,8 @@ def test_an_interrupted_run_resumes_to_the_same_result(
     assert jaxdp.load_run(tmp_path / "run").summary is None
     cli.main(["train", "--resume", str(tmp_path / "run")])
     assert result(tmp_path / "run") == undisturbed
+    seconds = [record["seconds"] for record in RunFolder(tmp_path / "run").metrics()]
+    assert seconds == sorted(seconds), "the time is that of both processes"
 
 
 @pytest.mark.slow
