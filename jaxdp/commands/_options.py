@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -66,17 +67,41 @@ def from_dict(kind: type[Options], stored: dict[str, Any]) -> Options:
     return kind(**{**plain, **paths})
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a plain value from JSON is one of an option's."""
-    origin = get_origin(hint)
+def check_types(options: Any) -> None:
+    """Refuse values of types that no option on the command line has, where options are made in Python."""
+    hints = get_type_hints(type(options))
+    for field in dataclasses.fields(options):
+        value, hint = getattr(options, field.name), hints[field.name]
+        if not _fits(value, hint, of_json=False):
+            of_path = isinstance(value, str) and _fits(Path(value), hint, of_json=False)
+            fix = f"give Path({value!r}), of pathlib" if of_path else f"give {_in_words(hint)}"
+            raise UsageError(f"{field.name}={value!r} is {type(value).__name__} and none of its values: {fix}")
+
+
+def _in_words(hint: Any) -> str:
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(map(_in_words, get_args(hint)))
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(map(repr, get_args(hint)))}"
+    return "None" if hint is type(None) else hint.__name__ if type(hint) is type else str(hint).replace("pathlib.", "")
+
+
+def _fits(value: Any, hint: Any, *, of_json: bool = True) -> bool:
+    """Whether a value is one of an option's, or is what JSON makes of one."""
+    origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in get_args(hint))
+        return any(_fits(value, one, of_json=of_json) for one in parts)
     if origin is Literal:
-        return value in get_args(hint)
+        return isinstance(value, Hashable) and value in parts
     if isinstance(value, bool):
         return hint is bool
-    plain: dict[Any, Any] = {tuple: (list, tuple), Path: (str, Path), float: (int, float)}
-    return isinstance(value, plain.get(origin or hint, hint))
+    if origin is tuple:
+        if not isinstance(value, (list, tuple) if of_json else tuple):
+            return False
+        each = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+        return len(each) == len(value) and all(_fits(*pair, of_json=of_json) for pair in zip(value, each, strict=True))
+    plain: dict[Any, Any] = {int: Integral, float: Real, **({Path: (str, Path)} if of_json else {})}
+    return isinstance(value, plain.get(origin or hint, origin or hint))
 
 
 def check_given(options: Any, check: Callable[[str, Any, str], Any], fixes: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from command import refused
 
 import jaxdp
-from jaxdp import cli
+from jaxdp import UsageError, cli
 from jaxdp.accounting import Ledger
 from jaxdp.commands._accounting import EpsilonOptions, NoiseOptions, StepsOptions
 from jaxdp.commands._effects import check_effects
@@ -211,3 +211,22 @@ def test_a_ledger_beside_another_is_refused_and_not_left_out(
     assert "--ledger is given more than once" in refused(
         ["train", "--ledger", "a.json", "--epochs", "1", *again], capsys
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        (TrainOptions, {"features": "t.csv"}, r"features='t.csv' is str.*give Path\('t.csv'\)"),
+        (TrainOptions, {"output": "run"}, r"give Path\('run'\)"),
+        (TrainOptions, {"hidden": ("a",)}, r"hidden=\('a',\) is tuple.*give tuple\[int, ...\] or None"),
+        (TrainOptions, {"bounds": (1,)}, r"give tuple\[float, float\] or None"),
+        (TrainOptions, {"activation": "x"}, "give one of 'tanh', 'relu'"),
+        (TrainOptions, {"dp": 1}, "dp=1 is int.*give bool"),
+        (PateOptions, {"aggregator": ["x"]}, "give one of 'confident'"),
+    ],
+)
+def test_options_made_in_python_are_of_the_types_that_the_command_line_gives(
+    kind: Any, options: dict[str, Any], said: str, unchecked: None
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        kind(**options).check()

@@ -11,7 +11,7 @@ from ..._errors import UsageError
 from ...pate import aggregators
 from .._effects import Effect, check_effects
 from .._one_of_several import Coordinator, Distributed, NumProcesses, OneOfSeveral, ProcessId
-from .._options import check_given, check_holdout, check_seed, flag
+from .._options import check_given, check_holdout, check_seed, check_types, flag
 
 _AGGREGATORS: dict[str, tuple[str, dict[str, str]]] = {  # by name: the value's type, its fields by option
     "laplace": ("LaplaceNoisyMax", {"gamma": "gamma"}),
@@ -147,6 +147,7 @@ class PateOptions(MechanismOptions, OneOfSeveral):
 
     def check(self) -> None:
         """Refuse values out of range, with the flag's name, the value and the fix."""
+        check_types(self)
         if self.dataset == "csv" or self.dataset.lower().endswith(".csv"):
             raise UsageError(
                 f"--dataset={self.dataset}: the teachers of jaxdp pate learn from images; of a table, train teachers of your own "

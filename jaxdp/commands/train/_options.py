@@ -10,7 +10,7 @@ from ... import _checks, data, models
 from ..._errors import UsageError
 from .._effects import CUTTING, Effect, check_effects
 from .._one_of_several import Coordinator, Distributed, NumProcesses, OneOfSeveral, ProcessId
-from .._options import check_given, check_holdout, check_seed, flag
+from .._options import check_given, check_holdout, check_seed, check_types, flag
 from .._sampling import SamplingName
 from ._recipe import RECIPES, Recipe, recipe_for, recipe_named
 
@@ -293,6 +293,7 @@ class TrainOptions(OneOfSeveral):
 
     def check(self) -> None:
         """Refuse values out of range, with the flag's name, the value and the fix; and options without effect."""
+        check_types(self)
         check_effects(self)
         check_given(
             self,
