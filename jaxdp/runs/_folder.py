@@ -98,8 +98,11 @@ class RunFolder:
         folder.refuse_begun()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            _beside(path / "config.json").unlink(missing_ok=True)  # of a run that was killed where it was to begin
-            if (found := next((each for each in path.iterdir() if each.name != PRIVATE), None)) is not None:
+            ours = (
+                PRIVATE,
+                _beside(path / "config.json").name,
+            )  # the latter of one that was killed where it was to begin
+            if (found := next((each for each in path.iterdir() if each.name not in ours), None)) is not None:
                 raise UsageError(
                     f"--output={path} holds {found.name}, which is no run's: give a new folder, or an empty one"
                 )

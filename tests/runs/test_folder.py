@@ -338,7 +338,8 @@ def test_what_a_kill_left_before_a_run_was_described_is_no_run(tmp_path: Path) -
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".config.json.tmp").write_text("{")
     folder = RunFolder.create(tmp_path / "run")
-    assert not [*folder.path.iterdir()]
+    folder.write_text("config.json", "{}")
+    assert [path.name for path in folder.path.iterdir()] == ["config.json"]
     with pytest.raises(TypeError):
         folder.write_bytes("statement.txt", cast(Any, "text"))
-    assert not [*folder.path.iterdir()]
+    assert [path.name for path in folder.path.iterdir()] == ["config.json"]

@@ -138,6 +138,22 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_one_signal_that_comes_twice_at_once_is_one_request(tmp_path: Path) -> None:
+    """As from `timeout`, which signals its command, and then all of its group."""
+    folder = tmp_path / "run"
+    process = started([*TRAIN, "--model", "cnn", "--output", str(folder)])
+    while process.poll() is None and not (folder / "private" / "checkpoints").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert "stopping at the next safe place" in said
+    assert "again" not in said
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS)
 def test_what_nobody_can_resume_ends_at_once(number: signal.Signals) -> None:
     for delay in (0.2, 1.0, 2.0, 4.0):
