@@ -58,7 +58,7 @@ _WITHOUT = {  # names of what has no argument here, with what to do
     ),
     "clipping": "clipping by layer or by a quantile of the norms is a rule: give rule=jaxdp.clipping.PerGroup() or "
     "rule=jaxdp.clipping.Quantile()",
-    **dict.fromkeys(("secure_mode", "seed"), "all randomness is by the key that step.init is given"),
+    **dict.fromkeys(("secure_mode", "seed"), "all randomness is by keys: of a run by the one that step.init is given"),
     **dict.fromkeys(("lr", "learning_rate"), "give it to the optimizer, such as optax.sgd(0.1)"),
 }
 
@@ -79,9 +79,7 @@ def names_explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
     passes_on = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     known = [name for name, each in parameters.items() if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     by_name = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
-    is_noise_needed = (
-        "noise_multiplier" in by_name and parameters["noise_multiplier"].default is inspect.Parameter.empty
-    )
+    is_run = {"num_examples", "clip_norm", "noise_multiplier"} <= set(by_name)
     most = sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters.values())  # arguments by position
     called = function.__qualname__.removesuffix(".__init__")
 
@@ -102,7 +100,7 @@ def names_explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
                 raise UsageError(f"{called} has no argument {name}: {instead}")
             if right := right or next(iter(near), None):
                 raise UsageError(f"{called} has no argument {name}: did you mean {right}?")
-        if is_noise_needed and "noise_multiplier" not in kwargs:
+        if is_run and "noise_multiplier" not in kwargs:
             raise UsageError(
                 f"{called} needs noise_multiplier, in units of the clip norm: {_WITHOUT['target_epsilon']}"
             )

@@ -236,7 +236,7 @@ def rounded_up(epsilon: float, digits: int = 4) -> str:
 
 
 def rounded_down(epsilon: float, digits: int = 4) -> str:
-    """So many decimals of a lower bound, never above it."""
+    """So many decimals of a lower bound, not above it but for a float's last bit."""
     unit = 10**digits
     return f"{math.floor(epsilon * unit) / unit:.{digits}f}" if math.isfinite(epsilon) else "infinite"
 

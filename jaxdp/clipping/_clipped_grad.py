@@ -282,7 +282,8 @@ def clipped_grad(
             that are rounded once to what a TPU's matrix unit reads, as in ordinary training there; norms are those of the
             rounded numbers, as upper bounds that are a per cent or two higher as a rule, and more over hundreds of rows that
             have nothing in common. "tensorfloat32": likewise what a GPU's tensor cores read, an eighth of that higher;
-            convolutions are left in float32. "auto": that of the default device, "float32" on a CPU.
+            a convolution's comes from products of its patches, and in loops is left in float32. "auto": that of the default
+            device, "float32" on a CPU.
 
     Returns:
         A `ClippedGrad`: `grad_fn(params, batch, *shared, mask=None, rng=None, rule_state=None) -> ClippedGrads`, where

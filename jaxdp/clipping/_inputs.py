@@ -52,10 +52,8 @@ def check_params(params: Params) -> None:
                 "equinox.is_inexact_array) divides a model so, and equinox.combine joins it in the loss)"
             )
         dtype = jnp.result_type(leaf)
-        if jnp.issubdtype(dtype, jax.dtypes.prng_key):
-            raise UsageError(
-                f"params{jax.tree_util.keystr(path)} is a key: parameters come first, then the key, as in step.init(params, key)"
-            )
+        if not path and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+            raise UsageError("params is a key: parameters come first, then the key, as in step.init(params, key)")
         if not jnp.issubdtype(dtype, jnp.floating):
             raise UsageError(
                 f"params{jax.tree_util.keystr(path)} has dtype {dtype}, which has no gradient: pass it through *shared "
@@ -304,11 +302,9 @@ def _check_call(
         )
         lacking = next((name for name in ("key", "dropout_key", "rngs") if repr(name) in str(error)), None)
         if lacking or ("'rng'" in str(error) and "rng" not in keywords):
-            fix = (
-                f"call {lacking} rng: each example's own key comes by that name"
-                if lacking
-                else "give rng=jax.random.key(0), too"
-            )
+            fix = "give rng=, a new key for each call"
+            if lacking:
+                fix = f"each example's own key comes as rng, so call {lacking} that; what is shared comes behind the batch"
             raise UsageError(f"loss_fn can't be called as loss_fn({call}): {error}; {fix}") from error
         raise UsageError(
             f"loss_fn can't be called as loss_fn({call}): {error}. Give it parameters for what it is called with: an example is "

@@ -51,11 +51,16 @@ class Labelled:
                     f"{what} are {ours.dtype} {list(ours.shape[1:])} a record in train and {theirs.dtype} "
                     f"{list(theirs.shape[1:])} in test: give both parts in the same form"
                 )
-        for part, (_, labels) in (("train", self.train), ("test", self.test)):
-            try:
-                self.task.check_labels(labels)
-            except UsageError as error:
-                raise UsageError(f"{part}: {error}") from error
+        self.task.check_labels(self.train[1])
+
+    def check_test(self) -> None:
+        """Refuse a test part whose labels the task doesn't know; there may be none where it isn't evaluated on."""
+        try:
+            self.task.check_labels(self.test[1])
+        except UsageError as error:
+            raise UsageError(
+                f"test: {error}; or hold some training examples back to evaluate on, by --holdout"
+            ) from error
 
     def held_back(self, train: np.ndarray, test: np.ndarray) -> "Labelled":
         """The data set that trains on some rows of its training part and is evaluated on others, which are not public."""

@@ -16,7 +16,7 @@ from .._errors import UsageError
 from .._types import Params
 from ..clipping import takes_rng
 
-# What NumPy, pandas and others make text of where there is nothing.
+# What NumPy, pandas and databases write where there is nothing.
 _ABSENT = frozenset({"", "nan", "none", "nat", "<na>", "null", "n/a"})
 _EACH_ITS_USER = "give every record a user, so that no two users count as one; leave out records of nobody"
 

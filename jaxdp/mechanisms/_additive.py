@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
@@ -243,8 +244,10 @@ def _release(mechanism: Laplace | Gaussian, values: Any, key: jax.Array) -> jax.
     _checks.key(key)
     checked = checked_values(values, mechanism.shape, integers=mechanism.integers)
     on_host = isinstance(checked, np.ndarray)
-    known = steps_of(checked, mechanism.step) if on_host else refuse_shared_key(key, checked, checked)
-    return _on_grid(mechanism, known, key)
+    if on_host:
+        return _on_grid(mechanism, steps_of(checked, mechanism.step), key)
+    known, one = refuse_shared_key(key, checked, (checked, jnp.ones((), jnp.float32)))
+    return _on_grid(mechanism, known, key) * one  # NaN is none on the grid
 
 
 @partial(jax.jit, static_argnums=0)

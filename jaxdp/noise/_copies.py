@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from .._errors import UsageError
 
@@ -68,6 +69,9 @@ def _under_vmap(axis_size: int, batched: Any, randomness: Any, values: Any, carr
 def _any_are_alike(words: list[jax.Array]) -> jax.Array:
     """Whether any two rows are the same in all arrays."""
     columns = jnp.concatenate([leaf.reshape(leaf.shape[0], -1).astype(jnp.uint32) for leaf in words], axis=1).T
+    mesh = jax.typeof(columns).sharding.mesh
+    if AxisType.Explicit in mesh.axis_types:  # where what is divided is not sorted
+        columns = jax.sharding.reshard(columns, NamedSharding(mesh, PartitionSpec()))
     ordered = columns[:, jnp.lexsort(columns)]
     return jnp.any(jnp.all(ordered[:, 1:] == ordered[:, :-1], axis=0))
 

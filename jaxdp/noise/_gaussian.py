@@ -71,7 +71,8 @@ class Gaussian:
     def _update(self, state: GaussianState, sums: Any, scale: Any, done: Set[int]) -> tuple[Any, GaussianState]:
         """`update` of all leaves but those whose numbers are in `done`."""
         check_state(state)
-        step, scale = refuse_shared_key((state.key, state.step), sums, (state.step, jnp.asarray(scale, jnp.float32)))
+        step, one = refuse_shared_key((state.key, state.step), sums, (state.step, jnp.ones((), jnp.float32)))
+        scale = one * scale
         normals = jax.tree.leaves(tree_normal(_key_of_update(state.key, step), sums))
         noisy, structure = jax.tree.flatten(sums)
         left = [i for i in range(len(noisy)) if i not in done]

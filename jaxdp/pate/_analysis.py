@@ -141,7 +141,7 @@ def analyze(
         delta: the δ of (ε, δ), below 1 over the number of teachers, and to mean anything well below that of records.
         answered: bool [queries], which the teachers' votes answered: `Labels.answered`. For those that leave some unanswered.
         student_probs: the student's probabilities [queries, classes], for an aggregator that asks one.
-        orders: Rényi orders above 1; by default dp-accounting's.
+        orders: Rényi orders above 1, by 1e-6 or more; by default dp-accounting's.
         conversion: from RDP to (ε, δ): "tight", dp-accounting's; or "classic", the papers', with the papers' Laplace bound.
         sanitiser: how to make the data-dependent cost fit for publication; for mechanisms with Gaussian noise.
         rng: the sanitiser's randomness; by default the operating system's entropy.
@@ -150,8 +150,8 @@ def analyze(
         A `Report`.
 
     Raises:
-        UsageError: for votes that aren't counts, a missing or superfluous `answered`, orders of 1 or below, a threshold above the
-            number of teachers, a delta not below 1 over it, or a sanitiser whose conditions fail.
+        UsageError: for votes that aren't counts, a missing or superfluous `answered`, orders that aren't above 1, a threshold
+            above the number of teachers, a delta not below 1 over it, or a sanitiser whose conditions fail.
 
     Examples:
         >>> import numpy as np, jaxdp

@@ -90,7 +90,9 @@ def check_votes(votes: Any) -> np.ndarray:
         )
     if np.any(counts < 0):
         raise UsageError(f"votes hold {counts.min()}: a count can't be negative")
-    if np.any(counts > _MOST_TEACHERS):  # before they are added up: in their own type, or in 64 bits, they could wrap
+    if (
+        int(counts.max()) > _MOST_TEACHERS
+    ):  # before they are added up: in their own type, or in 64 bits, they could wrap
         raise _too_many(int(counts.max()))
     counts = counts.astype(np.int64)
     totals = counts.sum(axis=1)
@@ -107,7 +109,7 @@ def check_votes(votes: Any) -> np.ndarray:
 
 def _too_many(teachers: int) -> UsageError:
     return UsageError(
-        f"votes are of {teachers:,} teachers: noise is added in float32, which counts no further than {_MOST_TEACHERS:,}"
+        f"votes are of {teachers:,} teachers or more: noise is added in float32, which counts no further than {_MOST_TEACHERS:,}"
     )
 
 

@@ -57,7 +57,7 @@ def test_a_list_of_bools_is_a_mask() -> None:
         ({"loss": lambda params, x, rng: 0.0}, "loss_fn can't be called.*missing a required argument: 'rng'"),
         (
             {"loss": lambda params, x, key: 0.0},
-            "missing a required argument: 'key'; call key rng: each example's own key",
+            "missing a required argument: 'key'; each example's own key comes as rng",
         ),
         ({"loss": lambda params, x, y: 0.0}, "missing a required argument: 'y'.*one argument, as in x, y = example"),
         ({"params": jax.random.key(0)}, "params is a key: parameters come first"),

@@ -166,3 +166,12 @@ def test_with_less_kept_models_of_loops_are_clipped_as_the_loop_clips(name: str)
         out = jax.jit(grad_fn)(params, batch, mask=jnp.asarray(mask))
     np.testing.assert_allclose(out.norms, norms, rtol=1e-5, atol=1e-30)
     assert distance(out.grads, expected) <= 1e-5 * 6 * 0.1
+
+
+def test_gradients_that_are_formed_without_a_rule_count_as_memory() -> None:
+    """Of a weight that is larger than what it is used in: the microbatches that suit a CPU hold few of them."""
+    regularised = lambda w, x: jnp.sum(w * w) * x[0]
+    compiled = lambda size: temporary_bytes(
+        jaxdp.clipped_grad(regularised, clip_norm=1.0), jnp.ones((300, 300)), jnp.ones((size, 2))
+    )
+    assert compiled(512) < 2 * compiled(128) < 100 * 2**20

@@ -101,7 +101,6 @@ def test_a_numbers_loss_is_the_squared_error_of_what_is_within_bounds() -> None:
         ({"test": (INPUTS.astype(np.float64), CLASSES)}, "inputs are float32 [2] a record in train and float64 [2]"),
         ({"test": (INPUTS[:, :1], CLASSES)}, "float32 [1] in test"),
         ({"task": data.Classes(2)}, "labels hold 2, and of 2 classes one is a number from 0 to 1"),
-        ({"test": (INPUTS, np.full_like(CLASSES, -1))}, "test: labels hold -1"),
         ({"task": data.Targets(3)}, "give 0 or 1, [n, 3]"),
         ({"task": data.Numbers(3, 0.0, 1.0)}, "give finite numbers, [n, 3]"),
         ({"task": "classes"}, "give a task such as jaxdp.data.Classes(10)"),
@@ -114,6 +113,13 @@ def test_records_that_nothing_can_be_learned_of_are_refused(
     with pytest.raises(jaxdp.UsageError) as error:
         labelled(**changes)
     assert said in str(error.value)
+
+
+def test_labels_of_a_test_part_count_where_it_is_evaluated_on() -> None:
+    unlabelled = labelled(test=(INPUTS, np.full_like(CLASSES, -1)))
+    data.hold_back(unlabelled, 2).check_test()
+    with pytest.raises(jaxdp.UsageError, match=r"test: labels hold -1.*--holdout"):
+        unlabelled.check_test()
 
 
 def test_a_function_that_gives_no_data_set_is_named(monkeypatch: pytest.MonkeyPatch, unchecked: None) -> None:

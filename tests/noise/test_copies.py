@@ -118,18 +118,22 @@ def test_noise_goes_through_differentiation_as_it_is() -> None:
     np.testing.assert_array_equal(jax.jit(jax.grad(total))(VALUES), np.ones((2, 3)))
 
 
-def test_one_key_for_copies_within_a_branch_that_their_data_take_makes_no_numbers() -> None:
+@pytest.mark.parametrize("name", ["privatize", "clip_and_privatize", "Quantile", "Laplace", "Gaussian"])
+def test_one_key_for_copies_within_a_branch_that_their_data_take_makes_no_numbers(name: str) -> None:
     """A condition that differs from copy to copy gives each of them the key, and the branch is computed for all."""
-    noise = jaxdp.noise.Gaussian()
 
-    def released(key: Any, sums: Any) -> Any:
-        state = noise.init(key, jnp.zeros(3))
-        update = lambda sums: noise.update(state, sums, jnp.float32(1.0))[0]
-        return jax.lax.cond(jnp.all(jnp.isfinite(sums)), update, lambda sums: sums, sums)
+    def released(values: Any, key: Any) -> Any:
+        nothing = lambda values: jnp.zeros_like(RELEASES[name](values, key))
+        return jax.lax.cond(jnp.all(values < 9), lambda values: RELEASES[name](values, key), nothing, values)
 
-    sums = jnp.stack([jnp.zeros(3), jnp.ones(3), jnp.ones(3)])
-    keys = jax.random.split(jax.random.key(0), 3)
+    values, keys = jnp.stack([jnp.zeros(3), jnp.ones(3), jnp.ones(3)]), jax.random.split(jax.random.key(0), 3)
     with jax.debug_key_reuse(False):  # which is what this is about
-        assert np.isnan(jax.vmap(released, in_axes=(None, 0))(keys[0], sums)).all()
-        assert np.isnan(jax.vmap(released)(keys[jnp.array([0, 1, 0])], sums)).all()
-        assert np.isfinite(jax.vmap(released)(keys, sums)).all()
+        assert np.isnan(jax.vmap(released, in_axes=(0, None))(values, keys[0])).all()
+        assert np.isnan(jax.vmap(released)(values, keys[jnp.array([0, 1, 0])])).all()
+        assert np.isfinite(jax.vmap(released)(values, keys)).all()
+
+
+def test_a_release_can_be_differentiated_by_its_sensitivity() -> None:
+    tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=jax.random.key(0))
+    release = lambda sensitivity: tx.update(jnp.zeros(3), tx.init(jnp.zeros(3)), sensitivity=sensitivity)[0]
+    np.testing.assert_allclose(jax.jacrev(release)(2.0), release(1.0), rtol=1e-5)

@@ -124,7 +124,8 @@ def make_plan(jaxpr: JaxprParts, kinds: Sequence[Kind], groups: Sequence[int], a
         _component(sources, walk, leaves, groups, arithmetic)
         for sources in _connected({v: walk.origins[v] for v in used})
     ]
-    kept = sum(component.choice.kept for component in components if component.sites)
+    # What is no larger than what it is used in ("direct") is counted among the activations.
+    kept = sum(each.choice.kept for each in components if each.sites or each.choice.form == "materialised")
     return Plan(
         jaxpr=jaxpr,
         components=tuple(components),

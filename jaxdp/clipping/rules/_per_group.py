@@ -46,14 +46,19 @@ class PerGroup:
 
     def __eq__(self, other: object) -> bool:
         """Whether both name the same groups, with the same weights; functions are the same where they are one."""
-        return other.__class__ is self.__class__ and self._compared() == other._compared()  # pyright: ignore[reportAttributeAccessIssue]
+        if other.__class__ is not self.__class__:
+            return False
+        try:
+            return bool(self._compared() == other._compared())  # pyright: ignore[reportAttributeAccessIssue]
+        except ValueError:  # of arrays, which no groups are named by
+            return False
 
     def __hash__(self) -> int:
         return hash(self._compared()[0])
 
     def _compared(self) -> tuple[Any, ...]:
         if callable(self.labels):
-            return (self.labels, self.weights)
+            return (id(self.labels), self.weights)
         leaves, structure = jax.tree.flatten(self.labels)
         return (structure, leaves, self.weights)
 

@@ -135,8 +135,8 @@ class Quantile:
 
     def advance(self, state: QuantileState, observed: Float[Array, ""]) -> QuantileState:
         """The next step's state, by the count that `observe` makes and noise."""
-        step = refuse_shared_key((state.key, state.step), observed, state.step)
-        noise = standard_normal(jax.random.fold_in(state.key, step), ()) * jnp.float32(self._count_noise())
+        step, one = refuse_shared_key((state.key, state.step), observed, (state.step, jnp.ones((), jnp.float32)))
+        noise = standard_normal(jax.random.fold_in(state.key, step), ()) * (one * jnp.float32(self._count_noise()))
         fraction = jnp.clip((observed + noise) / jnp.float32(self.batch_size()) + 0.5, 0, 1)
         change = jnp.exp(-jnp.float32(self.learning_rate) * (fraction - jnp.float32(self.quantile)))
         return QuantileState(jnp.clip(state.clip_norm * change, 1e-30, 1e30), state.key, state.step + 1)

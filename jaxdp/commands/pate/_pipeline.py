@@ -131,7 +131,7 @@ def _prepared(options: PateOptions, device: Any) -> tuple[datasets.Dataset, int]
     """The data, and how many of its test images are public; refuses what can't be done with them, before any teacher learns."""
     progress = rows_shown if is_first() else no_progress
     data = datasets.hold_back(datasets.load(options.dataset, options.data_dir, progress=progress), options.holdout)
-    data.labelled()  # refuses labels that are no classes
+    data.labelled().check_test()
     public = _public(options, data)
     if "graph" in (options.teacher_model, options.student):
         check_graph(data, public, device)

@@ -72,8 +72,11 @@ def problem_of(
         progress: shows how far the fingerprint of data on disk is.
 
     Raises:
-        UsageError: for a model that doesn't take such data, or can't be trained on single examples, and a recipe for others.
+        UsageError: for test labels that the task doesn't know, a model that doesn't take such data, or can't be trained on single
+            examples, and a recipe for others.
     """
+    if isinstance(data, Labelled):  # what is read from a disk is checked there
+        data.check_test()
     inputs, _ = columns(data.train)
     check_shape(options, inputs.shape[1:])
     fingerprint = Fingerprints(data.train if read is None else read, progress)
