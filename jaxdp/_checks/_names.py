@@ -79,7 +79,6 @@ def names_explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
     passes_on = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     known = [name for name, each in parameters.items() if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     by_name = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
-    is_run = {"num_examples", "clip_norm", "noise_multiplier"} <= set(by_name)
     most = sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters.values())  # arguments by position
     called = function.__qualname__.removesuffix(".__init__")
 
@@ -100,10 +99,6 @@ def names_explained(function: Callable[_P, _R]) -> Callable[_P, _R]:
                 raise UsageError(f"{called} has no argument {name}: {instead}")
             if right := right or next(iter(near), None):
                 raise UsageError(f"{called} has no argument {name}: did you mean {right}?")
-        if is_run and "noise_multiplier" not in kwargs:
-            raise UsageError(
-                f"{called} needs noise_multiplier, in units of the clip norm: {_WITHOUT['target_epsilon']}"
-            )
         return function(*args, **kwargs)
 
     return explained

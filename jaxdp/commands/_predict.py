@@ -39,7 +39,7 @@ class PredictOptions:
 def predict(options: PredictOptions) -> None:
     """Write predictions for images, or for a table's records."""
     if options.output is not None:
-        check_output("--output", options.output, overwrite=options.overwrite, suffixes=(".csv", ".npy", ".txt", ""))
+        check_output("--output", options.output, overwrite=options.overwrite)
     run = runs.load_run(options.run)
     if run.summary is None:
         print(

@@ -115,13 +115,17 @@ def classifier(
             raise UsageError(
                 f"--model={name} prepares {type(example).__name__} of an input: let `prepare` return one array"
             )
-    validate(network, example, train=False).check()
+    try:
+        validate(network, example, train=False).check()
+    except ZeroDivisionError as error:  # of an initialisation, by the number of what a layer sees
+        raise _sees_nothing(name, input_shape) from error
 
     @jax.jit
     def init(key: Key[Array, ""]) -> Any:
         return network.init(key, jnp.zeros(example.shape, example.dtype), train=False)["params"]
 
-    _check_sizes(name, input_shape, jax.eval_shape(init, jax.random.key(0)))
+    if not all(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(init, jax.random.key(0)))):
+        raise _sees_nothing(name, input_shape)
 
     def logits(params: Params, input: Any) -> Float[Array, " classes"]:
         return network.apply({"params": params}, input, train=False)
@@ -199,14 +203,10 @@ def check_model(name: str) -> None:
         )
 
 
-def _check_sizes(name: str, input_shape: tuple[int, ...], params: Any) -> None:
-    """Refuse a network of which a layer sees nothing."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if not leaf.size:
-            raise UsageError(
-                f"--model={name} makes a parameter {jax.tree_util.keystr(path)} of shape {leaf.shape} for inputs of shape "
-                f"{input_shape}: give larger inputs, or another model"
-            )
+def _sees_nothing(name: str, input_shape: tuple[int, ...]) -> UsageError:
+    return UsageError(
+        f"--model={name} has a layer that sees nothing of inputs of shape {input_shape}: give larger inputs, or another model"
+    )
 
 
 def suits(name: str, kind: str | None) -> bool:
