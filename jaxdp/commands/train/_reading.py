@@ -50,7 +50,7 @@ def read(options: TrainOptions, devices: Devices, progress: Progress) -> tuple[L
     too_large = options.reading == "auto" and room is not None and sum(prepared.sizes) > room * _PART_FOR_DATA
     own = b"disk" if too_large or options.reading == "disk" else b""
     if not any(gathered(own)):  # several processes read alike, as the one must that has least
-        return datasets.hold_back(prepared.decoded(progress), options.holdout).labelled(), None
+        return datasets.hold_back(prepared.decoded(progress).labelled(), options.holdout), None
     data = datasets.hold_back(on_disk(prepared), options.holdout)
     if room is None or _test_size(prepared, data) <= room * _PART_FOR_DATA:
         data = data.with_test_in_memory()
