@@ -14,6 +14,7 @@ replace-one; Poisson sampling around a composition and a search over hyper-param
 import contextlib
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import TYPE_CHECKING
@@ -230,15 +231,17 @@ def fresh_accountant(accountant: str, adjacency: str, interval: float = PLD_INTE
 
 def rounded_up(epsilon: float, digits: int = 4) -> str:
     """So many decimals, never below the true value."""
-    epsilon = _checks.real("epsilon", epsilon, "give a number")
-    unit = 10**digits
-    return f"{math.ceil(epsilon * unit) / unit:.{digits}f}" if math.isfinite(epsilon) else "infinite"
+    return _in_decimals(_checks.real("epsilon", epsilon, "give a number"), digits, math.ceil)
 
 
 def rounded_down(epsilon: float, digits: int = 4) -> str:
     """So many decimals of a lower bound, not above it but for a float's last bit."""
+    return _in_decimals(epsilon, digits, math.floor)
+
+
+def _in_decimals(epsilon: float, digits: int, whole: Callable[[float], int]) -> str:
     unit = 10**digits
-    return f"{math.floor(epsilon * unit) / unit:.{digits}f}" if math.isfinite(epsilon) else "infinite"
+    return f"{whole(epsilon * unit) / unit:.{digits}f}" if math.isfinite(epsilon) else "infinite"
 
 
 def no_smaller(delta: float) -> str:

@@ -101,7 +101,8 @@ def _fits(value: Any, hint: Any, *, of_json: bool = True) -> bool:
         each = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
         return len(each) == len(value) and all(_fits(*pair, of_json=of_json) for pair in zip(value, each, strict=True))
     plain: dict[Any, Any] = {int: Integral, float: Real, **({Path: (str, Path)} if of_json else {})}
-    return isinstance(value, plain.get(origin or hint, origin or hint))
+    kind = origin or hint
+    return isinstance(value, plain.get(kind, kind))
 
 
 def check_given(options: Any, check: Callable[[str, Any, str], Any], fixes: dict[str, str]) -> None:

@@ -167,16 +167,18 @@ def _coded(
 ) -> list[np.ndarray]:
     for i, cell in enumerate(cells):
         if cell not in known:
-            declare = f"declare it by --categories {name}={','.join([*known, cell])}"
             if cell != cell.strip():
-                otherwise = "take the blanks around it out of the file"
-            if not cell or "," in cell:
-                declare = (
+                fix = "take the blanks around it out of the file"
+            elif otherwise:
+                fix = otherwise
+            elif not cell or "," in cell:
+                fix = (
                     "write a word without a comma into the file, such as unknown for what is missing, and declare that"
                 )
+            else:
+                fix = f"declare it by --categories {name}={','.join([*known, cell])}"
             raise UsageError(
-                f"{path}, line {first_line + i}, column {name}: {cell!r} is not among those declared ({', '.join(known)}): "
-                f"{otherwise or declare}"
+                f"{path}, line {first_line + i}, column {name}: {cell!r} is not among those declared ({', '.join(known)}): {fix}"
             )
     array = np.array(cells)
     return [(array == value).astype(np.float64) for value in known]

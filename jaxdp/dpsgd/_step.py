@@ -236,7 +236,9 @@ class PrivateStep:
         if most is not None:
             of_one = isinstance(data, Source)
             check_users(data.like if of_one else data, (most,) if of_one else (size, most))
-        if num_steps > 1 or not isinstance(data, Source):  # one step over a source takes nothing before it is made
+        if shared and (
+            num_steps > 1 or not isinstance(data, Source)
+        ):  # one step over a source takes nothing before it is made
             _refuse_what_is_taken((state.params, state.opt_state, state.rule_state), shared)
         shared = self._grad_fn.check_shared(shared, None, "step(state, (X, Y))")
         arrays = () if isinstance(data, Source) else data

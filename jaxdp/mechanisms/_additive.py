@@ -243,8 +243,7 @@ class Gaussian:
 def _release(mechanism: Laplace | Gaussian, values: Any, key: jax.Array) -> jax.Array:
     _checks.key(key)
     checked = checked_values(values, mechanism.shape, integers=mechanism.integers)
-    on_host = isinstance(checked, np.ndarray)
-    if on_host:
+    if isinstance(checked, np.ndarray):
         return _on_grid(mechanism, steps_of(checked, mechanism.step), key)
     known, one = refuse_shared_key(key, checked, (checked, jnp.ones((), jnp.float32)))
     return _on_grid(mechanism, known, key) * one  # NaN is none on the grid

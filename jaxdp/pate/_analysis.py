@@ -77,9 +77,7 @@ class Report:
     @property
     def epsilon_by_query(self) -> Float64[np.ndarray, " queries"]:
         """The data-dependent ε after each query, [queries]. Private."""
-        totals = np.cumsum(self.rdp, axis=0)
-        left = delta_left(self.event, self.delta, "replace_special")
-        return np.array([convert(self.orders, total, left, self.conversion).epsilon for total in totals])
+        return epsilon_after(self, np.arange(1, self.asked + 1))
 
     @property
     def cost_by_query(self) -> Float64[np.ndarray, " queries"]:
@@ -245,6 +243,13 @@ def convert(orders: Orders, rdp: Orders, delta: float, conversion: str = "tight"
 
     epsilon, order = compute_epsilon(orders.tolist(), rdp.tolist(), delta)
     return accounting.Spent(float(epsilon), delta, "rdp", float(order))
+
+
+def epsilon_after(report: Report, queries: Int[np.ndarray, " points"]) -> Float64[np.ndarray, " points"]:
+    """The data-dependent ε after so many of a report's queries, 1 to all of them, each."""
+    totals = np.cumsum(report.rdp, axis=0)
+    left = delta_left(report.event, report.delta, "replace_special")
+    return np.array([convert(report.orders, totals[k - 1], left, report.conversion).epsilon for k in queries])
 
 
 def usual_orders() -> Orders:

@@ -1,6 +1,7 @@
 """Epsilon, noise multipliers, ledger and statement, against dp-accounting's own figures."""
 
 import json
+import math
 from typing import Any
 
 import dp_accounting as dp
@@ -171,3 +172,10 @@ def test_a_statement_begins_with_the_accountant_that_is_asked_for() -> None:
 def test_no_smaller_delta_is_shown(delta: float, shown: str) -> None:
     assert _epsilon.no_smaller(delta) == shown
     assert float(shown) >= delta
+
+
+def test_a_bound_is_rounded_to_the_side_on_which_it_holds() -> None:
+    assert _epsilon.rounded_up(3.58559) == "3.5856"
+    assert _epsilon.rounded_down(3.58569) == "3.5856"
+    assert _epsilon.rounded_up(0.9422002, 6) == "0.942201"
+    assert _epsilon.rounded_up(math.inf) == _epsilon.rounded_down(math.inf) == "infinite"

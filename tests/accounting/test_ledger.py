@@ -146,6 +146,11 @@ def test_a_response_costs_under_replace_special_what_it_tells_of_any_other_answe
     assert both.total(delta=1e-6).epsilon < math.log(3) + step.total(delta=1e-7).epsilon + 0.01
 
 
+def test_what_holds_a_ledger_is_none_and_is_told_so() -> None:
+    with pytest.raises(jaxdp.UsageError, match='not a ledger, but it holds one: give its "ledger"'):
+        Ledger.from_dict({"statement": "This training satisfies", "ledger": Ledger().to_dict()})
+
+
 def test_a_ledger_whose_entries_are_no_list_is_none() -> None:
     with pytest.raises(jaxdp.UsageError, match="not a ledger"):
         Ledger.from_dict({"adjacency": "add_or_remove_one", "unit": "example", "entries": {}})

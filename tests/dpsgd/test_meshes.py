@@ -10,6 +10,7 @@ from of_several import TESTS, free_address, together
 
 SCRIPT = Path(__file__).with_name("on_meshes.py")
 RECORDED = Path(__file__).with_name("recorded_on_meshes.py")
+MIXED = Path(__file__).with_name("on_mixed_meshes.py")
 
 
 def on_eight_devices(*layouts: str) -> None:
@@ -57,3 +58,9 @@ def test_whatever_is_divided_over_whatever_noise_and_sums_are_those_of_one_devic
     (end,) = together([[str(TESTS / "fuzz_meshes.py"), "--layouts", "6", "--seed", "1"]], devices=8)
     assert end.code == 0, end
     assert "6 layouts from seed 1: 0 wrong" in end.out
+
+
+@pytest.mark.slow
+def test_a_mesh_may_have_axes_of_both_types() -> None:
+    (end,) = together([[str(MIXED)]], devices=4)
+    assert end.out.splitlines()[-1:] == ["the same on every mesh"], end.err

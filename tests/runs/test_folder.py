@@ -343,3 +343,10 @@ def test_what_a_kill_left_before_a_run_was_described_is_no_run(tmp_path: Path) -
     with pytest.raises(TypeError):
         folder.write_bytes("statement.txt", cast(Any, "text"))
     assert [path.name for path in folder.path.iterdir()] == ["config.json"]
+
+
+def test_a_folder_of_folds_says_how_they_are_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "fold-1").mkdir()
+    (tmp_path / "fold-1" / "config.json").write_text("{}")
+    with pytest.raises(jaxdp.UsageError, match="those of --folds, which the same command as before goes on with"):
+        RunFolder.existing(tmp_path)

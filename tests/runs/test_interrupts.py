@@ -119,12 +119,18 @@ def test_pate_that_is_interrupted_at_any_moment_ends_cleanly_and_goes_on_to_the_
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-@pytest.mark.slow
-def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+def begun(folder: Path) -> subprocess.Popen[str]:
+    """A run under way, whose folder has checkpoints."""
     process = started([*TRAIN, "--model", "cnn", "--output", str(folder)])
     while process.poll() is None and not (folder / "private" / "checkpoints").exists():
         time.sleep(0.01)
+    return process
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = begun(folder)
     process.send_signal(signal.SIGINT)
     assert process.stderr is not None
     line = process.stderr.readline()
@@ -140,10 +146,7 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_one_signal_that_comes_twice_at_once_is_one_request(tmp_path: Path) -> None:
     """As from `timeout`, which signals its command, and then all of its group."""
-    folder = tmp_path / "run"
-    process = started([*TRAIN, "--model", "cnn", "--output", str(folder)])
-    while process.poll() is None and not (folder / "private" / "checkpoints").exists():
-        time.sleep(0.01)
+    process = begun(tmp_path / "run")
     process.send_signal(signal.SIGTERM)
     time.sleep(0.02)
     process.send_signal(signal.SIGTERM)

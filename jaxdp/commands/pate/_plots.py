@@ -8,8 +8,7 @@ from jaxtyping import Bool, Int
 
 from ... import accounting
 from ...accounting._epsilon import no_smaller
-from ...accounting._reach import delta_left
-from ...pate._analysis import Report, convert, event_of
+from ...pate._analysis import Report, epsilon_after, event_of
 from ...runs._pictures import COLORS, new_figure, panels, save_figure
 
 _POINTS = 40
@@ -35,12 +34,10 @@ def plot_epsilon(report: Report, answered: Bool[np.ndarray, " queries"], path: P
     figure = new_figure(6)
     axis = panels(figure)
     queries = np.unique(np.linspace(1, report.asked, _POINTS).astype(int))
-    totals, answers = np.cumsum(report.rdp, axis=0), np.cumsum(answered)
-    left = delta_left(report.event, report.delta, "replace_special")
-    dependent = [convert(report.orders, totals[k - 1], left, report.conversion).epsilon for k in queries]
+    answers, dependent = np.cumsum(answered), epsilon_after(report, queries)
     event = lambda k: event_of(report.mechanism, asked=int(k), answered=int(answers[k - 1]))
     independent = [accounting.event_epsilon(event(k), delta=report.delta).epsilon for k in queries]
-    shown = lambda epsilons: accounting.rounded_up(epsilons[-1], 3)
+    shown = lambda epsilons: accounting.rounded_up(float(epsilons[-1]), 3)
     axis.plot(queries, independent, label=f"data-independent ({shown(independent)})")
     axis.plot(queries, dependent, label=f"data-dependent, private ({shown(dependent)})")
     axis.set_xlabel("queries asked")
