@@ -1,11 +1,11 @@
 """Which mesh of devices an array is on, which one is set, and what JAX says where they are not the same."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ._errors import UsageError
 
@@ -29,8 +29,35 @@ def computing_on(mesh: Mesh) -> AbstractContextManager[Any]:
     return nullcontext() if jax.sharding.get_abstract_mesh().empty else jax.set_mesh(mesh)
 
 
+def by_the_compiler(program: Callable[..., Any], args: tuple[Any, ...], like: Any) -> Any:
+    """`program(*args)`, whose work the compiler divides over devices by itself where the user's mesh has axes of type Explicit.
+
+    Args:
+        program: from arguments to a tree.
+        args: pytrees of arrays; those that are on a mesh are on one.
+        like: the same tree, with an array for each that is to be where that is, and None for what every device is to have.
+    """
+    mesh: Any = next((mesh for leaf in jax.tree.leaves(args) if (mesh := _explicit_mesh_of(leaf))), None)
+    if mesh is None:
+        return program(*args)
+    where = lambda leaf: NamedSharding(
+        mesh, jax.typeof(leaf).sharding.spec if _explicit_mesh_of(leaf) else PartitionSpec()
+    )
+    places = jax.tree.map(where, like, is_leaf=lambda leaf: leaf is None)
+    axes = tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit)
+    divided: Any = jax.sharding.auto_axes(program, axes=axes, out_sharding=places)
+    with explaining(mesh):
+        return jax.jit(divided)(*args)
+
+
+def _explicit_mesh_of(leaf: Any) -> Any:
+    """The mesh with axes of type Explicit that a value is on, if it is on one."""
+    mesh = None if leaf is None else jax.typeof(leaf).sharding.mesh
+    return mesh if mesh is not None and AxisType.Explicit in mesh.axis_types else None
+
+
 @contextmanager
-def explaining(mesh: Mesh) -> Iterator[None]:
+def explaining(mesh: Any) -> Iterator[None]:
     """Where a loss is traced: what JAX says of arrays that it has of its own, in words of what to change.
 
     Raises:

@@ -4,7 +4,9 @@ import sys
 from collections.abc import Callable
 
 import jax
+import numpy as np
 
+import jaxdp
 from jaxdp._errors import UsageError
 from jaxdp._processes import agree, all_well, broadcast, from_first, gathered, is_first, on_first, several
 
@@ -35,6 +37,9 @@ def main(address: str, processes: int, own: int) -> None:
     assert refused(lambda: from_first(lambda: fails(0, "no room"))).endswith("no room")
     assert refused(lambda: all_well(lambda: fails(1, "no data"))) == ("" if own == 1 else "process 1: ") + "no data"
     assert all_well(lambda: str(own).encode()) == str(own).encode()
+    assert "same_in_all_processes=True" in refused(jaxdp.key_from_entropy)
+    words = np.asarray(jax.random.key_data(jaxdp.key_from_entropy(same_in_all_processes=True))).tobytes()
+    assert gathered(words) == [words] * processes
     print(refused(lambda: agree({"seed": str(own), "options": "same", "data": str(own // 2)})))
 
 

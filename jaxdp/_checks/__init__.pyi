@@ -2,6 +2,7 @@ from ._arrays import (
     THREEFRY as THREEFRY,
     array as array,
     has_nan as has_nan,
+    held as held,
     is_array as is_array,
     is_number as is_number,
     is_real as is_real,

@@ -103,6 +103,19 @@ def has_nan(value: Any, *, or_infinity: bool = False) -> bool:
         return bool(there.isnan(given).any() or (or_infinity and there.isinf(given).any()))
 
 
+def held(name: str, array: np.ndarray | jax.Array) -> None:
+    """Refuse whole numbers that JAX would wrap around in the type in which it takes an array of the host's."""
+    taken = np.dtype(jax.dtypes.canonicalize_dtype(array.dtype)) if array.dtype.kind in "iu" else array.dtype
+    if taken == array.dtype or not array.size:
+        return
+    limits, ends = np.iinfo(taken), (int(array.min()), int(array.max()))
+    if wrong := [end for end in ends if not limits.min <= end <= limits.max]:
+        raise UsageError(
+            f"{name} holds {wrong[0]}, and JAX takes {array.dtype} as {taken}: give smaller numbers, or call "
+            "jax.config.update('jax_enable_x64', True) first"
+        )
+
+
 def array(name: str, value: Any, fix: str) -> np.ndarray | jax.Array:
     """`value` as an array: JAX's as it is, all else, lists as well, on the host; refuses what holds anything but numbers."""
     if isinstance(value, Tracer):

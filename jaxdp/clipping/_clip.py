@@ -31,7 +31,7 @@ from ._norm import (
     sum_of_squares_error,
 )
 from .rules import ClipRule, Flat, Groups
-from .rules._rule import ROUND_DOWN
+from .rules._rule import ROUND_DOWN, groups_of
 
 _BLOCK = 64  # examples that are added up one upon another
 _SMALL = 4096  # entries of a leaf; copying them costs less than an operation of their own
@@ -71,7 +71,7 @@ class Clipping:
     @classmethod
     def of(cls, rule: ClipRule, clip_norm: Any, params: Params) -> "Clipping":
         """The clipping of gradients like `params`."""
-        return cls(rule, clip_norm, rule.groups(params))
+        return cls(rule, clip_norm, groups_of(rule, params))
 
     @property
     def may_lengthen(self) -> bool:
@@ -105,7 +105,9 @@ class Clipping:
         factors = []
         for upper, share in zip(uppers, self.groups.shares, strict=True):
             limit = jnp.float32(self.clip_norm) * jnp.float32(share if share == 1 else share * ROUND_DOWN)
-            found = self.rule.factors(upper, limit)
+            found = jnp.asarray(self.rule.factors(upper, limit), jnp.float32)
+            if self.may_lengthen:  # whatever it says, nothing becomes longer than the limit
+                found = jnp.minimum(found, limit * jnp.float32(ROUND_DOWN) / jnp.maximum(upper, SMALLEST))
             factors.append(jnp.where(usable & (found >= SMALLEST), found, 0))  # of a smaller one few bits are left
         return usable, factors
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._mesh import by_the_compiler
 from .._types import Batch, LossFn, Params
 from ..jaxprs import for_cpus
 from ._apart import foreign_primitives
@@ -30,6 +31,7 @@ from ._shared import unwrap_shared
 from ._static import make_static
 from .ghost import Explanation, Traced, check_covered, explain, sum_by_ghost, trace_loss
 from .rules import ClipRule, Flat, check_rule
+from .rules._rule import groups_of
 
 METHODS = ("auto", "ghost", "vmap")
 _AT_ONCE_IN_TURN = 64  # gradients that are kept of examples computed one after another, where the user doesn't say
@@ -100,7 +102,7 @@ class ClippedGrad:
     ) -> ClippedGrads:
         """The sum of clipped gradients of `batch` at `params`; the arguments are those of `clipped_grad`'s docstring."""
         check_params(params)
-        clip_norm = self.rule.clip_norm_now(rule_state, self.clip_norm)
+        self.rule.clip_norm_now(rule_state, self.clip_norm)
         size = check_batch(batch)
         shared = self.check_shared(shared, size)
         if self.records_per_user is not None:
@@ -115,6 +117,13 @@ class ClippedGrad:
         batch = jax.tree.map(jnp.asarray, batch)
         refuse_gradients_of_devices(params, (batch, shared, mask, rng), self.method)
         check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng, self.num_examples, self.method)
+        given = (params, batch, shared, mask, rng, rule_state)
+        everywhere: Any = None
+        return by_the_compiler(self._sum, given, ClippedGrads(params, *[everywhere] * 5))
+
+    def _sum(self, params: Params, batch: Batch, shared: Any, mask: Any, rng: Any, rule_state: Any) -> ClippedGrads:
+        """What a call gives, of checked arguments."""
+        size, clip_norm = mask.shape[0], self.rule.clip_norm_now(rule_state, self.clip_norm)
         loss = self.trace(params, batch, shared, None if rng is None else example_keys(rng, 1))
         microbatch_size = self.usual_microbatch_size(loss, params, size)
 
@@ -201,7 +210,7 @@ class ClippedGrad:
         return loss
 
     def _trace(self, params: Params, batch: Batch, shared: tuple[Any, ...], keys: Any) -> Traced:
-        groups = self.rule.groups(params).of_leaf
+        groups = groups_of(self.rule, params).of_leaf
         return trace_loss(
             self.loss_fn, self.has_aux, params, batch, shared, keys, groups, arithmetic_of(self.precision)
         )

@@ -7,7 +7,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
+from jax.experimental import sparse
 from jaxtyping import Array, Bool, Int, Key
 
 from .. import _checks
@@ -26,6 +28,7 @@ _AS_SHARED = (
 )
 _IN_TURN = 'give jaxdp.clipped_grad method="vmap", which then computes one example after another'
 _SHOWN = 3  # leaves of a batch, or records of a list, that a line can name
+_ARRAYS: Any = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
 _ROWS_OF_CHECK = 2  # of a batch of the self-check's, whose shapes say nothing of the user's
 
 
@@ -38,6 +41,14 @@ def check_params(params: Params) -> None:
         raise UsageError(
             "params hold batch_stats, which would be trained with noise like weights: give variables['params'] alone, of a "
             "model whose layers normalise each example by itself (jaxdp.validate names those that don't)"
+        )
+    is_running = lambda node: type(node).__name__ == "BatchStat"  # flax.nnx's
+    for path, _ in filter(
+        lambda each: is_running(each[1]), jax.tree_util.tree_leaves_with_path(params, is_leaf=is_running)
+    ):
+        raise UsageError(
+            f"params{jax.tree_util.keystr(path)} are running statistics, which would be trained with noise like weights: give "
+            "the parameters alone, nnx.split(model, nnx.Param, ...)"
         )
     for path, leaf in leaves:
         if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
@@ -65,9 +76,21 @@ def check_params(params: Params) -> None:
 
 def check_batch(batch: Batch, fix: str = "give arrays with a leading axis [B], text as numbers of its tokens") -> int:
     """The batch size B: the leading axis that all leaves must share. `fix` is what to do about what is no array."""
+    is_sparse = lambda node: isinstance(node, sparse.JAXSparse)
+    if any(map(is_sparse, jax.tree.leaves(batch, is_leaf=is_sparse))):
+        raise UsageError(
+            "batch holds a sparse array of JAX's, whose rows are not cut apart: give its data and indices [B, ...] as arrays, "
+            "and make it of them in the loss, or give todense()"
+        )
     _checks.numbers_alone("batch", batch, fix)
     sizes = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+    leaves: list[tuple[Any, Any]] = jax.tree_util.tree_leaves_with_path(batch)
+    for path, leaf in leaves:
+        if hasattr(leaf, "shape") and not isinstance(leaf, _ARRAYS):
+            raise UsageError(
+                f"batch{jax.tree_util.keystr(path)} is a {type(leaf).__name__} and no array of NumPy's or JAX's: "
+                "give numpy.asarray of it; records that are read as they are drawn are a jaxdp.reading.Source, for run.make_step"
+            )
         if jnp.ndim(leaf) == 0:
             listed = (
                 " (a list is a tree of its items: give numpy.asarray of it)" if isinstance(leaf, int | float) else ""
@@ -204,8 +227,9 @@ def refuse_gradients_of_devices(params: Params, values: Any, method: str = "vmap
         raise UsageError(
             f"what the loss is given varies over {names} of jax.shard_map, and JAX would add up gradients of parameters over the "
             "devices before each example's is clipped. Take it out of shard_map: under jax.jit each device computes its part of "
-            f'a batch that is divided, as in run.make_step; or give method="vmap" parameters that vary, jax.lax.pcast(params, '
-            f'({names},), to="varying")'
+            f'a batch that is divided, as in run.make_step; or give method="vmap" parameters that vary and are whole on every '
+            f'device, jax.lax.pcast(params, ({names},), to="varying"): of divided ones each device would clip its own part by '
+            "that part's norm"
         )
 
 

@@ -124,7 +124,8 @@ def _rows(path: Path) -> Iterator[Iterator[list[str]]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             first = file.readline()  # and not read again: a pipe can't be
-            rows = csv.reader(itertools.chain([first], file), delimiter=_separator(first), skipinitialspace=True)
+            lines = itertools.chain([first], file)
+            rows = csv.reader(lines, delimiter=_separator(first), skipinitialspace=True, strict=True)
             header = next(rows, [])
             if len(header) < 2:
                 raise UsageError(f"{path} has fewer than two columns in its first line: ids and a value are needed")
@@ -134,7 +135,9 @@ def _rows(path: Path) -> Iterator[Iterator[list[str]]]:
     except OSError as error:
         raise UsageError(f"{path} can't be read ({error.strerror}): give a CSV file") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} is not CSV in UTF-8 ({error}): save it as such") from error
+        raise UsageError(
+            f"{path} is not CSV in UTF-8 ({error}): save it as such; a quotation mark that begins a cell needs one at its end"
+        ) from error
 
 
 def _separator(first: str) -> str:
@@ -159,7 +162,8 @@ def _parsed(
             columns += _coded(path, name, cells, first_line, categories[name], otherwise)
         else:
             columns.append(_numbers(path, name, cells, first_line, otherwise))
-    return np.stack(columns, axis=1).astype(np.float32) if columns else np.zeros((len(rows), 0), np.float32)
+    with np.errstate(over="ignore"):  # what is beyond float32 is infinite
+        return np.stack(columns, axis=1).astype(np.float32) if columns else np.zeros((len(rows), 0), np.float32)
 
 
 def _coded(

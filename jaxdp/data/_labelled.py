@@ -1,5 +1,6 @@
 """Labelled records, whatever they are: what training asks of a data set."""
 
+import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,6 +53,12 @@ class Labelled:
                     f"{list(theirs.shape[1:])} in test: give both parts in the same form"
                 )
         self.task.check_labels(self.train[1])
+        try:
+            json.dumps(self.described)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"described can't be written as JSON ({error}): give plain numbers, strings, lists and dicts"
+            ) from error
 
     def check_test(self) -> None:
         """Refuse a test part whose labels the task doesn't know; there may be none where it isn't evaluated on."""
@@ -75,6 +82,7 @@ def _check_records(part: str, records: Any) -> None:
     for array in records:
         if not isinstance(array, np.ndarray) or array.ndim == 0 or not _checks.is_real(array):
             raise UsageError(f"{part} holds a {type(array).__name__} that is no array of numbers: {fix}")
+        _checks.held(part, array)
     sizes = [len(array) for array in records]
     if len(set(sizes)) > 1 or 0 in sizes:
         raise UsageError(f"{part} has {sizes[0]} inputs and {sizes[1]} labels: {fix}, and one record at least")

@@ -17,11 +17,13 @@ from jaxtyping import Array, Float, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise._keys import Domain, own_key
+from ._tasks import CLOSEST
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 _POWERS = np.arange(-10, 21)  # magnitudes that bounds are looked for among: 2^-10 to 2^20
+_TOO_CLOSE = "these are too close together for float32, which has seven digits: give the column less a constant"
 _SHARE = 0.01  # of the records, from which a magnitude counts
 
 
@@ -76,6 +78,8 @@ def same_bounds(lower: float, upper: float, columns: int) -> Bounds:
     columns = _checks.whole("columns", columns, "give the number of columns")
     if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
         raise UsageError(f"--bounds={lower} {upper} must be finite, the lower one first: such as -10 10")
+    if _too_close(lower, upper):
+        raise UsageError(f"--bounds={lower} {upper}: {_TOO_CLOSE}")
     return Bounds(np.full(columns, lower, np.float64), np.full(columns, upper, np.float64))
 
 
@@ -92,7 +96,7 @@ def read_bounds(path: Path, names: tuple[str, ...]) -> Bounds:
             first = file.readline()
             file.seek(0)
             divider = next((each for each in ";\t" if first.count(each) == 2), ",")
-            lines = csv.DictReader(file, delimiter=divider)
+            lines = csv.DictReader(file, delimiter=divider, strict=True)
             header = lines.fieldnames or ()
             given = list(lines)
     except (OSError, csv.Error, UnicodeDecodeError) as error:
@@ -128,7 +132,15 @@ def read_bounds(path: Path, names: tuple[str, ...]) -> Bounds:
         raise UsageError(
             f"--bounds-file={path}: {name} lies from {lower[wrong[0]]} to {upper[wrong[0]]}: give finite bounds in order"
         )
+    if len(close := np.flatnonzero(_too_close(lower, upper))):
+        name = names[close[0]]
+        raise UsageError(f"--bounds-file={path}: {name} lies from {lower[close[0]]} to {upper[close[0]]}: {_TOO_CLOSE}")
     return Bounds(lower, upper)
+
+
+def _too_close(lower: Any, upper: Any) -> Any:
+    """Whether float32, in which cells are read, tells too few values between bounds apart."""
+    return upper - lower < CLOSEST * np.maximum(np.abs(lower), np.abs(upper))
 
 
 def estimated_bounds(

@@ -6,6 +6,7 @@ kept in a cache folder, under a name made from the prepared files' names, sizes 
 where it is (`_on_disk`).
 """
 
+import contextlib
 import hashlib
 import math
 import os
@@ -22,6 +23,7 @@ from .. import _checks
 from .._errors import NOT_ARRAYS, UsageError
 from ._dataset import Dataset
 
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
 Progress = Callable[[range, str], Iterable[int]]
 
 
@@ -123,11 +125,18 @@ def _prepared_folder(name: str, root: Path) -> Path:
     base = root / name.replace(":", "/")
     if "\0" in name or any(not part.strip(".") for part in re.split("[/:]", name)):  # a path, which leads elsewhere
         raise UsageError(f"dataset {name!r} is not a name in TFDS: give one such as mnist, name/config or name:1.2.3")
-    found = sorted(base.glob("**/dataset_info.json"), key=lambda path: _version(path.parent.name))
+    found = sorted(
+        (path for path in base.glob("**/dataset_info.json") if _VERSION.fullmatch(path.parent.name)),
+        key=lambda path: _version(path.parent.name),
+    )
     if not found:
         ready = sorted({path.relative_to(root).parts[0] for path in root.glob("*/**/dataset_info.json")}) or ["none"]
         raise UsageError(
             f"dataset {name!r} is not prepared under {root} (prepared there: {', '.join(ready)}). {_how_to_prepare(name, root)}"
+        )
+    if len(kinds := sorted({str(path.parent.parent.relative_to(root)) for path in found})) > 1:
+        raise UsageError(
+            f"dataset {name!r} is prepared in several configurations under {root}: name one of {', '.join(kinds)}"
         )
     return found[-1].parent
 
@@ -175,6 +184,11 @@ def _image_and_label(name: str, info: Any) -> tuple[str, str]:
         raise UsageError(
             f"dataset {name!r} has images of shape {shape}, of varying size: resize them to one size first"
         )
+    if (dtype := np.dtype(features[images[0]].np_dtype)) != np.uint8:
+        raise UsageError(
+            f"dataset {name!r} has images of {dtype}, and jaxdp train reads those of uint8, 0 to 255: in Python, register a "
+            "jaxdp.data.Labelled with what you make of them"
+        )
     return images[0], labels[0]
 
 
@@ -210,10 +224,9 @@ def _read_cache(path: Path) -> list[np.ndarray] | None:
 
 def _write_cache(path: Path, arrays: list[np.ndarray]) -> None:
     """Store the arrays under `path`, all or nothing; where the cache can't be written, the next run decodes again."""
-    try:
+    with contextlib.suppress(OSError), contextlib.ExitStack() as left:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+            left.callback(Path(file.name).unlink, missing_ok=True)
             np.savez(file, *arrays)
         Path(file.name).replace(path)
-    except OSError:
-        return

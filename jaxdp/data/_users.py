@@ -84,6 +84,8 @@ def _on_host(name: str, given: Any) -> np.ndarray:
     """An array of numbers or strings; refuses what is neither, and what is traced."""
     if isinstance(given, Tracer):
         raise UsageError(f"{name} are traced by jax: group records on the host, outside of jax.jit")
+    if isinstance(given, np.ma.MaskedArray):
+        raise UsageError(f"{name} are a masked array, and its mask would be lost: leave out what is masked")
     try:
         array = np.asarray(given)
     except (ValueError, TypeError) as error:

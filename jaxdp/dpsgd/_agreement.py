@@ -35,10 +35,17 @@ def agree_on_step(run: Any, state: Any, data: Any, shared: Any, program: str) ->
     facts |= facts_of_versions()
     facts["the ledger of what was spent before"] = repr(state.spent_before)
     for name, tree in {"state": state, "data": data, "shared": shared}.items():
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            for part, content in _held(leaf):
-                facts[f"{name}{jax.tree_util.keystr(path)}{part}"] = content
+        facts |= facts_of(name, tree)
     agree(facts)
+
+
+def facts_of(name: str, tree: Any) -> dict[str, bytes]:
+    """What processes must have alike of a tree of arrays, as facts to agree on."""
+    return {
+        f"{name}{jax.tree_util.keystr(path)}{part}": content
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        for part, content in _held(leaf)
+    }
 
 
 def _held(leaf: Any) -> Iterator[tuple[str, bytes]]:

@@ -6,7 +6,7 @@ can be too large, no drawn example is left out, and padding costs less than one 
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import nullcontext
 from dataclasses import fields
@@ -23,6 +23,7 @@ from jaxtyping import Array, Key
 from .. import _checks
 from .._errors import UsageError
 from .._mesh import automatic, check_mesh_that_is_set, computing_on, explaining
+from .._processes import agree
 from .._spread import Spread, spread_of
 from .._types import LossFn, Params
 from ..accounting import Ledger
@@ -31,7 +32,7 @@ from ..clipping._inputs import check_users, of_records
 from ..noise._keys import Domain, nonce_of, own_key
 from ..reading import Source
 from ..transforms import check_numbers, check_suitable, check_transform, in_float32
-from ._agreement import agree_on_step
+from ._agreement import agree_on_step, facts_of
 from ._compiling import begin_to_compile, is_beside, jit_to_run_often
 from ._description import Run
 from ._from_source import FromSource, samples
@@ -83,6 +84,7 @@ class PrivateStep:
         self._agreed: set[Any] = set()  # programs that all processes have
         self._accounted: tuple[Any, ...] | None = None  # of the last state; None since init
         self._held: list[Any] = []  # what the last step left, to see whether the next goes on from there
+        self._shared: list[Any] = []  # with the last step
         self._from_source = FromSource(run, self._grad_fn, self._update, takes_rng=self._takes_rng)
 
     @cached_property
@@ -159,7 +161,6 @@ class PrivateStep:
         self.run.ledger(0).check_like(spent_before)
         rule_state = self._grad_fn.rule.init(self.run.clip_norm, keys.noise)
         noise_state = self.run.privatize(keys.noise).init(params)
-        noise_state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), noise_state)  # steps donate it, and no key
         self._accounted = None
         nonce, accounted = nonce_of(keys.noise), jnp.asarray(as_accounted(self.run, spent_before))
         return TrainState(params, opt_state, keys, 0, rule_state, self.run, spent_before, nonce, noise_state, accounted)
@@ -276,7 +277,7 @@ class PrivateStep:
             beside = [begin_to_compile(lower())] if is_beside() and not of_several else []
             self._check_gradients(state, data, shared, spread)
             wait(beside)  # the call takes what was compiled; where that failed, it fails itself
-        self._agree(state, carry, data, theirs, spread, num_steps, lambda: lower().as_text())
+        self._agree(state, carry, data, shared, spread, num_steps, lambda: lower().as_text())
         return self._compiled(*args, num_steps=num_steps, spread=spread)
 
     def _over_source(
@@ -293,7 +294,7 @@ class PrivateStep:
 
     def _check_accounted(self, state: TrainState) -> None:
         """That the state is of what it says, unless it goes on from the last one that was."""
-        if self._accounted is not None and all(map(operator.is_, _accounted(state), self._accounted)):
+        if self._accounted is not None and _are_the_same(_accounted(state), self._accounted):
             return
         check_accounted(state, self.run)
         check_draws_go_on(state)
@@ -324,7 +325,10 @@ class PrivateStep:
         arrays = () if isinstance(data, Source) else data
         program = (num_steps, *signature(carry, arrays, shared))
         held = jax.tree.leaves((carry, state.keys, arrays))
-        if program in self._agreed and len(held) == len(self._held) and all(map(operator.is_, held, self._held)):
+        known, self._shared = self._shared, jax.tree.leaves(shared)
+        if program in self._agreed and _are_the_same(held, self._held):
+            if not _are_the_same(self._shared, known):
+                agree(facts_of("shared", shared))
             return
         seen = samples(data) if isinstance(data, Source) else data
         agree_on_step(self.run, state, seen, shared, text())
@@ -422,6 +426,11 @@ def _accounted(state: TrainState) -> tuple[Any, ...]:
     """What tells how a state is accounted: the same objects again in a state that goes on from the one before."""
     drawn = (getattr(part, "step", None) for part in (state.noise_state, state.rule_state))
     return state.accounted, state.spent_before, state.step, *drawn
+
+
+def _are_the_same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
+    """Whether they are the same objects, one for one."""
+    return len(ours) == len(theirs) and all(map(operator.is_, ours, theirs))
 
 
 def _shapes(data: Any) -> Any:

@@ -16,6 +16,7 @@ from jaxtyping import Array, Key, UInt32
 
 from .. import _checks
 from .._errors import UsageError
+from .._processes import from_first, several
 
 
 @enum.unique
@@ -66,17 +67,23 @@ def own_key(key: Key[Array, "*shape"], domain: Domain) -> Key[Array, "*shape"]:
     return jax.random.fold_in(key, domain.value)
 
 
-def key_from_entropy() -> jax.Array:
+def key_from_entropy(*, same_in_all_processes: bool | None = None) -> jax.Array:
     """A JAX key that holds 64 bits of the operating system's entropy, as many as Threefry takes.
 
     `jax.random.key(seed)` reads only 32 bits of a seed (64 with x64 enabled): few enough to try them all, and whoever
     finds the seed can subtract the noise. This fills the whole key instead.
 
+    Args:
+        same_in_all_processes: to be said after `jax.distributed.initialize`. True: the first one's key in all, for one run of all
+            processes, whose sum gets one noise; each of them calls this, as a collective operation. False: one of its own in
+            each, for runs of their own, of which two mustn't have the same noise.
+
     Returns:
         A scalar key array of the generator "threefry2x32", whichever is JAX's default.
 
     Raises:
-        UsageError: within `jax.jit`, a loop of JAX's or whatever else traces: the key would become a constant of the program.
+        UsageError: in several processes, where it isn't said whose key it is; within `jax.jit`, a loop of JAX's or whatever else
+            traces: the key would become a constant of the program.
     """
     if isinstance(jax.numpy.zeros(()), Tracer):
         raise UsageError(
@@ -84,7 +91,15 @@ def key_from_entropy() -> jax.Array:
             "once, and every call and every step would get the same noise, so that their difference has none. Make the key "
             "outside and hand it over as an argument, or as many as there are steps by jax.random.split"
         )
-    return key_of_bytes(os.urandom(64))
+    if same_in_all_processes is not None:
+        same_in_all_processes = _checks.flag("same_in_all_processes", same_in_all_processes)
+    elif several():
+        raise UsageError(
+            f"key_from_entropy is called in one of {jax.process_count()} processes, each with a key of its own: sums of "
+            "all of them would be released under several noises, which average out. Give same_in_all_processes=True, in each of "
+            "them, for one run of all; or False for a run of this process alone"
+        )
+    return key_of_bytes(from_first(lambda: os.urandom(64)) if same_in_all_processes else os.urandom(64))
 
 
 def key_of_bytes(material: bytes) -> Key[Array, ""]:

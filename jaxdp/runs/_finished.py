@@ -82,6 +82,7 @@ class FinishedRun:
                 f"inputs have shape {inputs.shape} and dtype {inputs.dtype}; the model takes {dtype} [n, "
                 f"{', '.join(map(str, self.input_shape))}] with n at least 1"
             )
+        _checks.held("inputs", inputs)
         return self._probabilities(self.params, inputs)
 
 

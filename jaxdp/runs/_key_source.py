@@ -20,7 +20,6 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
-from ..noise import key_from_entropy
 from ..noise._keys import key_of_bytes
 
 
@@ -62,7 +61,7 @@ class KeySource:
         return hashlib.scrypt(self._material + purpose.encode(), salt=b"jaxdp nonce", n=2**14, r=8, p=1, dklen=16).hex()
 
     def _key_from_entropy(self, purpose: str) -> Key[Array, ""]:
-        return key_from_entropy() if self.entropy is None else key_of_bytes(self.entropy + f"key, {purpose}".encode())
+        return key_of_bytes(os.urandom(64) if self.entropy is None else self.entropy + f"key, {purpose}".encode())
 
     @cached_property
     def _material(self) -> bytes:

@@ -55,7 +55,8 @@ def clip_and_privatize(
     def update(
         updates: Any, state: Any, params: Params = None, *, mask: Bool[Array, " B"] | None = None, **extra: Any
     ) -> tuple[Any, Any]:
-        del extra
+        if near := [name for name in extra if "mask" in name]:
+            raise UsageError(f"clip_and_privatize: {near[0]} is no argument of the update: give padding as mask=")
         size = _check_batch_of_gradients(updates, params)
         present = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
         grads, _ = clip_and_sum(updates, present, Clipping.of(rule, limit, params))
@@ -69,6 +70,7 @@ def _check_batch_of_gradients(updates: Any, params: Params) -> int:
         raise UsageError("clip_and_privatize: pass params to update(grads, state, params); they tell B from the shapes")
     if jax.tree.structure(updates) != jax.tree.structure(params):
         raise UsageError("clip_and_privatize: the gradients and params have different tree structures")
+    _checks.numbers_alone("clip_and_privatize: gradients", updates, "give arrays [B, *parameter's shape]")
     sizes = set()
     for (path, grad), param in zip(jax.tree_util.tree_leaves_with_path(updates), jax.tree.leaves(params), strict=True):
         shape, expected = jnp.shape(grad), jnp.shape(param)
@@ -79,5 +81,11 @@ def _check_batch_of_gradients(updates: Any, params: Params) -> int:
             )
         sizes.add(shape[0])
     if len(sizes) != 1:
-        raise UsageError(f"clip_and_privatize: the gradients disagree on the batch size B: {sorted(sizes)}")
+        what = f"disagree on the batch size B: {sorted(sizes)}" if sizes else "have no leaves"
+        raise UsageError(f"clip_and_privatize: the gradients {what}")
+    if sizes == {0}:
+        raise UsageError(
+            "clip_and_privatize: the gradients have 0 rows: for an empty draw give rows of zeros with mask=False, which leaves "
+            "the noise"
+        )
     return sizes.pop()

@@ -93,7 +93,8 @@ def privatize(
 
     def init(params: Params) -> Any:
         _refuse_part(params)
-        return noise.init(key, params) if sigma > 0 else GaussianState(key, jnp.zeros((), jnp.int32))
+        state = noise.init(key, params) if sigma > 0 else GaussianState(key, jnp.zeros((), jnp.int32))
+        return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)  # which may be donated, and the key not
 
     def update(updates: Any, state: Any, params: Params = None, *, sensitivity: Any = None, **extra: Any) -> Any:
         del params, extra

@@ -7,7 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
+from jax.experimental import sparse
 
 import jaxdp
 
@@ -194,3 +197,39 @@ def test_batch_statistics_are_no_parameters() -> None:
     variables = {"params": {"w": jnp.ones(3)}, "batch_stats": {"mean": jnp.zeros(3)}}
     with pytest.raises(jaxdp.UsageError, match=r"give variables\['params'\] alone"):
         jaxdp.clipped_grad(lambda v, x: jnp.sum(v["params"]["w"] * x), clip_norm=1.0)(variables, np.ones((2, 3)))
+
+
+class OnDisk:
+    """What looks like an array, and is read whole at each use."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __array__(self, *args: Any, **how: Any) -> np.ndarray:
+        return self.array
+
+
+def test_what_only_looks_like_an_array_is_refused() -> None:
+    run = jaxdp.DPSGD(num_examples=6, expected_batch_size=3, steps=2, clip_norm=1.0, noise_multiplier=1.0)
+    rows = OnDisk(np.ones((6, 2), np.float32))
+    step = run.make_step(lambda w, x: w @ x, optax.sgd(1.0))
+    with pytest.raises(jaxdp.UsageError, match=r"is a OnDisk and no array of NumPy's or JAX's.*jaxdp.reading.Source"):
+        step(step.init(jnp.ones(2), jax.random.key(0)), rows)
+    with pytest.raises(jaxdp.UsageError, match=r"is a OnDisk and no array.*jaxdp.reading.Source"):
+        next(run.sampler(jax.random.key(0)).take(rows))
+
+
+def test_a_sparse_batch_is_refused() -> None:
+    rows = sparse.BCOO.fromdense(jnp.eye(4), n_batch=1)
+    with pytest.raises(jaxdp.UsageError, match=r"batch holds a sparse array.*or give todense\(\)"):
+        jaxdp.clipped_grad(lambda w, x: jnp.sum(x @ w), clip_norm=1.0)(jnp.ones(4), rows)
+
+
+def test_running_statistics_of_nnx_are_refused_as_parameters() -> None:
+    graph, state = nnx.split(nnx.BatchNorm(4, use_running_average=True, rngs=nnx.Rngs(0)))
+    loss = lambda state, x: jnp.sum(nnx.merge(graph, state)(x))
+    with pytest.raises(jaxdp.UsageError, match=r"params\['mean'\] are running statistics.*nnx.split\(model, nnx.Param"):
+        jaxdp.clipped_grad(loss, clip_norm=1.0)(state, jnp.ones((3, 4)))

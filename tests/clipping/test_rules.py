@@ -16,7 +16,7 @@ from models_to_clip import MODELS
 from oracle import distance, loop, norm_of
 
 import jaxdp
-from jaxdp.clipping import Flat, Normalised, PerGroup, Quantile
+from jaxdp.clipping import Flat, Groups, Normalised, PerGroup, Quantile
 
 SLOW = pytest.mark.slow
 CLIP = 0.3
@@ -339,6 +339,60 @@ def test_a_rule_from_outside_clips(method: str) -> None:
     expected, _ = loop(loss, params, batch, [True] * 6, CLIP, smooth)
     out = jax.jit(jaxdp.clipped_grad(loss, clip_norm=CLIP, rule=Smooth(), method=method))(params, batch)
     assert distance(out.grads, expected) <= 1e-5 * 6 * CLIP
+
+
+@dataclass(frozen=True)
+class Divided(Flat):
+    """Divides the leaves as it is told."""
+
+    given: Any
+
+    def groups(self, params: Any) -> Any:
+        return self.given
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        Groups((0, 1), (1.0, 1.0)),
+        Groups((0, 0), (1.1,)),
+        Groups((0,), (1.0,)),
+        Groups((0, 0, 0), (1.0,)),
+        Groups((0, 2), (0.6, 0.8)),
+        Groups((0, -1), (0.6, 0.8)),
+        Groups((0, 0), (0.6, 0.8)),
+        Groups((0, 1), (1.0, 0.0)),
+        Groups((0, 1), (0.6, math.nan)),
+        ((0, 0), (1.0,)),
+    ],
+)
+@pytest.mark.parametrize("method", ["ghost", "vmap"])
+def test_groups_that_together_are_longer_than_the_clip_norm_are_refused(given: Any, method: str) -> None:
+    loss = lambda p, x: jnp.sum(p["a"] * x) + jnp.sum(p["b"] * x)
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=CLIP, rule=Divided(given), method=method)
+    with pytest.raises(jaxdp.UsageError, match=r"divides 2 leaves as .* squares of all shares add up to 1"):
+        grad_fn({"a": jnp.ones(3), "b": jnp.ones(3)}, np.ones((4, 3), np.float32))
+
+
+@dataclass(frozen=True)
+class Wrong(Flat):
+    """Factors of which gradients would be longer than the clip norm."""
+
+    which: int
+
+    def factors(self, upper: Any, clip_norm: Any) -> Any:
+        longer = (2 * clip_norm / upper, (clip_norm / upper).astype(jnp.bfloat16), jnp.where(upper > 1, 1.0, clip_norm))
+        return longer[self.which]
+
+
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("method", ["ghost", "vmap"])
+def test_whatever_factors_a_rule_gives_nobody_moves_the_sum_by_more_than_the_clip_norm(which: int, method: str) -> None:
+    grad_fn = jaxdp.clipped_grad(
+        lambda w, x: jnp.sum(jnp.tanh(x @ w)), clip_norm=CLIP, rule=Wrong(which), method=method
+    )
+    for row in np.random.default_rng(0).normal(size=(20, 1, 5)).astype(np.float32):
+        assert norm_of(grad_fn(jnp.zeros((5, 4)), 3 * row).grads) <= CLIP
 
 
 @pytest.mark.slow

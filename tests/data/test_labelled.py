@@ -21,6 +21,18 @@ def labelled(**changes: Any) -> data.Labelled:
     return data.Labelled(**{**given, **changes})
 
 
+def test_whole_numbers_that_jax_would_wrap_around_are_refused() -> None:
+    large = np.arange(6)[:, None] + 2**33
+    for changes in ({"train": (large, CLASSES)}, {"train": (INPUTS, CLASSES + 2**40)}):
+        with pytest.raises(jaxdp.UsageError, match="and JAX takes int64 as int32: give smaller numbers"):
+            labelled(**changes)
+
+
+def test_a_description_that_is_not_json_is_refused() -> None:
+    with pytest.raises(jaxdp.UsageError, match="described can't be written as JSON"):
+        labelled(described={"mean": np.float32(1)})
+
+
 def test_images_become_inputs_with_one_class_each(tfds_dir: Any) -> None:
     digits = data.load("mnist", tfds_dir)
     seen = data.load_labelled("mnist", tfds_dir)

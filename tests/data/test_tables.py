@@ -118,6 +118,25 @@ def test_targets_that_do_not_fit_are_refused(tmp_path: Path, targets: str, said:
     assert said in str(error.value)
 
 
+def test_a_quotation_mark_that_is_not_closed_takes_no_rows_with_it(tmp_path: Path) -> None:
+    path = written(tmp_path / "f.csv", 'id,a\nx,1\n"y,2\nz,3\n"u,4\nv,5\n')
+    with pytest.raises(jaxdp.UsageError, match="a quotation mark that begins a cell needs one at its end"):
+        data.read_columns(path)
+
+
+def test_bounds_between_which_float32_tells_few_values_apart_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(jaxdp.UsageError, match="too close together for float32.* less a constant"):
+        data.same_bounds(1_700_000_000, 1_700_000_100, 1)
+    path = written(tmp_path / "b.csv", "name,lower,upper\na,0,1\nt,1700000000,1700000100\n")
+    with pytest.raises(jaxdp.UsageError, match="t lies from 1700000000.* too close together"):
+        data.read_bounds(path, ("a", "t"))
+
+
+def test_numbers_beyond_float32_are_at_the_end_of_their_bounds_without_a_word(tmp_path: Path) -> None:
+    read = data.read_columns(written(tmp_path / "f.csv", "id,a\nx,1e39\ny,-1e39\n"))
+    np.testing.assert_array_equal(data.same_bounds(-1, 1, 1).scaled(read.values), [[1], [-1]])
+
+
 def test_constant_columns_are_refused_by_name(tmp_path: Path) -> None:
     path = written(tmp_path / "f.csv", "id,a,b,c\nx,1,2,\ny,1,3,\n")
     with pytest.raises(jaxdp.UsageError, match=r"2 columns hold one value alone \(a, c\)"):

@@ -86,6 +86,23 @@ def test_the_tfrecord_format_is_refused_with_the_command_that_prepares_another(t
         data.load("mnist", tmp_path / "tfds")
 
 
+def test_images_of_another_type_than_pixels_are_refused(tfds_dir: Path, tmp_path: Path) -> None:
+    shutil.copytree(tfds_dir, tmp_path / "tfds")
+    features = tmp_path / "tfds" / "mnist" / "3.0.1" / "features.json"
+    features.write_text(features.read_text().replace("uint8", "uint16"))
+    with pytest.raises(jaxdp.UsageError, match="images of uint16, and jaxdp train reads those of uint8"):
+        data.load("mnist", tmp_path / "tfds")
+
+
+def test_of_several_configurations_none_is_chosen_in_silence(tfds_dir: Path, tmp_path: Path) -> None:
+    for config in ("fog", "identity"):
+        for version in ("3.0.1", "3.0.1.incompleteA9"):
+            shutil.copytree(tfds_dir / "mnist" / "3.0.1", tmp_path / "mnist" / config / version)
+    with pytest.raises(jaxdp.UsageError, match=r"several configurations .* name one of mnist/fog, mnist/identity$"):
+        data.load("mnist", tmp_path)
+    assert _tfds.open_tfds("mnist/fog", tmp_path).folder == tmp_path / "mnist" / "fog" / "3.0.1"
+
+
 def test_a_data_set_without_one_image_and_one_label_is_refused(tfds_dir: Path, tmp_path: Path) -> None:
     shutil.copytree(tfds_dir, tmp_path / "tfds")
     folder = tmp_path / "tfds" / "mnist" / "3.0.1"

@@ -430,6 +430,19 @@ def refuse_other_processes() -> None:
     refused("the run's description", clip_norm=0.1 + own)
     refused("the program of a step", scale=1.0 + own)
     refused("data", moved=float(own))
+    step = RUN.make_step(lambda params, x, by: by * loss(params, x), optax.sgd(0.1), self_check=False)
+    state, data = step.init(placed(mesh, PARAMS, everywhere), jax.random.key(7)), placed(mesh, DATA, everywhere)
+    for by in (1.0, 2.0):
+        state, _ = step(state, data, jnp.float32(by))
+    with pytest.raises(jaxdp.UsageError, match=r"disagree on shared.*process 1 against process 0"):
+        step(state, data, jnp.float32(own))
+    with pytest.raises(jaxdp.UsageError, match="same_in_all_processes=True"):
+        jaxdp.key_from_entropy()
+    words = [
+        np.asarray(jax.random.key_data(jaxdp.key_from_entropy(same_in_all_processes=same))) for same in (True, False)
+    ]
+    one_and_other = multihost_utils.process_allgather(np.stack(words))
+    assert [len(np.unique(each, axis=0)) for each in one_and_other.swapaxes(0, 1)] == [1, 2]
     step = RUN.make_step(loss, optax.sgd(0.1), self_check=False)
     mine = jax.make_mesh((4,), ("data",), devices=jax.local_devices())
     step(step.init(placed(mine, PARAMS, everywhere), jax.random.key(own)), placed(mine, DATA, rows))  # each its own run

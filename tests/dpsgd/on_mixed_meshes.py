@@ -1,4 +1,4 @@
-"""A mesh with axes of both types, Explicit and Auto: a process of its own, since devices are counted where JAX starts."""
+"""A mesh with axes of type Explicit, and of both types: a process of its own, since devices are counted where JAX starts."""
 
 from itertools import product
 from typing import Any
@@ -24,7 +24,26 @@ def trained(w: Any) -> Any:
     return state.params
 
 
+def clipped(w: Any, x: Any, *, microbatch_size: int | None, jitted: bool) -> Any:
+    """What a loop of one's own takes."""
+    loss = lambda w, x: jnp.sum(jnp.tanh(x @ w))
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=0.3, microbatch_size=microbatch_size)
+    return (jax.jit(grad_fn) if jitted else grad_fn)(w, x)
+
+
 if __name__ == "__main__":
+    both = (AxisType.Explicit, AxisType.Explicit)
+    w, x = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32), X[:16]
+    whole = clipped(w, x, microbatch_size=None, jitted=False)
+    for kinds, of_w, of_x, size in product((both, KINDS), (P(), P(None, "model")), (P(), P("data")), (None, 3)):
+        mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=kinds)
+        on = [jax.device_put(each, NamedSharding(mesh, spec)) for each, spec in ((w, of_w), (x, of_x))]
+        found = clipped(*on, microbatch_size=size, jitted=of_w == of_x)
+        np.testing.assert_allclose(
+            np.asarray(found.grads), np.asarray(whole.grads), atol=1e-5, err_msg=f"{of_w} {of_x}"
+        )
+        np.testing.assert_allclose(np.asarray(found.norms), np.asarray(whole.norms), rtol=1e-5)
+        assert found.grads.sharding.is_equivalent_to(on[0].sharding, 2), (found.grads.sharding, of_w)
     alone = np.asarray(trained(jnp.zeros(64)))
     for kinds, spec in product((KINDS, KINDS[::-1]), (P("data"), P("model"), P(("data", "model")))):
         mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=kinds)

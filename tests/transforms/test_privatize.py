@@ -346,3 +346,37 @@ def test_a_part_of_the_parameters_gets_no_noise_of_its_own(within: str) -> None:
     chain = optax.chain(noise, by_group)
     updates: Any = chain.update(sums, chain.init(sums), sums, sensitivity=1.0)[0]
     assert float(jnp.max(jnp.abs(updates["a"] - 10 * updates["b"]))) > 1e-3
+
+
+def test_a_state_that_is_donated_does_not_take_the_users_key_with_it() -> None:
+    key = jax.random.key(5)
+    run = jaxdp.DPSGD(num_examples=8, expected_batch_size=4, steps=2, clip_norm=1.0, noise_multiplier=1.0)
+    for tx in (run.privatize(key), jaxdp.privatize(noise_multiplier=0.0, expected_batch_size=4, key=key)):
+        state = tx.init(jnp.ones(3))
+        jax.jit(lambda state: jax.tree.map(jnp.copy, state), donate_argnums=0)(state)
+        assert not key.is_deleted()
+        assert np.isfinite(tx.update(jnp.ones(3), tx.init(jnp.ones(3)), sensitivity=1.0)[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("grads", "how", "said"),
+    [
+        (jnp.zeros((0, 2)), {}, "0 rows: for an empty draw give rows of zeros with mask=False"),
+        (
+            jnp.zeros((3, 2)),
+            {"masks": [True, False, False]},
+            "masks is no argument of the update: give padding as mask=",
+        ),
+    ],
+)
+def test_batches_of_gradients_that_are_none_are_refused(grads: Any, how: dict[str, Any], said: str) -> None:
+    tx = jaxdp.clip_and_privatize(clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=2, key=jax.random.key(0))
+    params = jnp.zeros(grads.shape[1:])
+    with pytest.raises(jaxdp.UsageError, match=said):
+        tx.update(grads, tx.init(params), params, **how)
+
+
+def test_a_tree_without_leaves_is_no_batch_of_gradients() -> None:
+    tx = jaxdp.clip_and_privatize(clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=2, key=jax.random.key(0))
+    with pytest.raises(jaxdp.UsageError, match="the gradients have no leaves"):
+        tx.update({}, tx.init({}), {})

@@ -4,6 +4,7 @@ import math
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 
 from ... import _checks
@@ -11,6 +12,8 @@ from ..._errors import UsageError
 from ..._types import Params
 
 ROUND_DOWN = 1 - 2.0**-22  # more than the roundings that a factor's computation adds to those of its norm
+
+_ALL_TOGETHER = 1 + 1e-9  # squared shares, with what rounding adds; ROUND_DOWN leaves room for it
 
 
 class Groups(NamedTuple):
@@ -120,6 +123,27 @@ def check_rule(rule: Any, clip_norm: float) -> None:
     """Refuse what is not a rule, and what the rule itself refuses."""
     check_is_rule(rule)
     rule.check(clip_norm)
+
+
+def groups_of(rule: ClipRule, params: Params) -> Groups:
+    """A rule's groups; refuses those of which the clipped parts could be longer, together, than the clip norm."""
+    groups, leaves = rule.groups(params), len(jax.tree.leaves(params))
+    whole, number = int | np.integer, float | int | np.floating
+    if not (
+        isinstance(groups, Groups)
+        and all(isinstance(part, tuple) for part in groups)
+        and len(groups.of_leaf) == leaves
+        and all(isinstance(share, number) and share > 0 for share in groups.shares)
+        and all(isinstance(group, whole) and 0 <= group < len(groups.shares) for group in groups.of_leaf)
+        and set(groups.of_leaf) == set(range(len(groups.shares)))
+        and math.fsum(float(share) ** 2 for share in groups.shares) <= _ALL_TOGETHER
+    ):
+        raise UsageError(
+            f"rule={rule!r} divides {leaves} leaves as {groups!r:.200}: give jaxdp.clipping.Groups of two tuples: for each leaf "
+            "the number of its group, from 0 on, and for each group a share above 0. The squares of all shares add up to 1: else "
+            "what is clipped is longer than the clip norm"
+        )
+    return groups
 
 
 def refuse_no_clipping(rule: ClipRule, clip_norm: float) -> None:

@@ -43,7 +43,7 @@ def read_predictions(path: Path) -> Int[np.ndarray, "teachers examples"]:
 def _read_csv(path: Path) -> np.ndarray:
     rows: list[list[int]] = []
     with path.open(newline="", encoding="utf-8-sig") as file:
-        for number, line in enumerate(csv.reader(file), 1):
+        for number, line in enumerate(csv.reader(file, strict=True), 1):
             try:
                 rows.append([int(cell) for cell in line])
             except ValueError:
@@ -91,7 +91,7 @@ def read_labels(
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = list(csv.reader(file))
+            lines = list(csv.reader(file, strict=True))
         if tuple(lines[0]) != _HEADER:
             raise ValueError(f"its first line is {','.join(lines[0])}, not {','.join(_HEADER)}")
         asked = np.array([int(line[0]) for line in lines[1:]], np.int64)
