@@ -190,7 +190,10 @@ def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float
         factor = further(spent)
         low, high = low / factor, low
         if low < _SMALLEST_NOISE:
-            return high
+            low = _SMALLEST_NOISE
+            if high <= low or cost(low) <= budget.epsilon:
+                return min(high, low)
+            break
     return budget.least(event_of, low, high)
 
 

@@ -105,7 +105,8 @@ def gradient_canaries(
 
     Args:
         run: what the steps are claimed to be, of the problem's examples and the canaries together. The scores are made for
-            Poisson sampling, one clip norm and Gaussian noise; with others they show less, and bounds from them hold as well.
+            Poisson sampling, one clip norm and Gaussian noise; with others they show less, and bounds from them hold as well
+            (not of the rule `Quantile`, whose count a canary that is out moves, too).
         loss_fn: `loss_fn(params, example)` of one example, with `rng=` if it takes one, and auxiliary data if it has them.
         optimizer: any of optax.
         params: a pytree.

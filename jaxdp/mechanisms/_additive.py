@@ -38,7 +38,8 @@ _LARGE = 1e3  # a noise multiplier whose end takes hardly more than that of any 
 class Laplace:
     r"""Values plus Laplace noise: \(\Pr[\text{out}] \le e^\varepsilon \Pr'[\text{out}]\) for neighbouring data sets.
 
-    That is but for what lies beyond 44 scales, where draws end and which `jaxdp.accounting` takes from delta. The noise is added
+    That is but for what lies beyond 44 scales, where draws end, and above ε = 32 for what the last bits of rare draws are rounded
+    by: \(e^{\varepsilon - 41.6} / 2\), which `jaxdp.accounting` takes from delta, covers both. The noise is added
     on a grid (see `jaxdp.mechanisms._grid`); its scale covers the rounding to it. Values are clamped to ±2^50 steps of the grid.
 
     Args:

@@ -80,6 +80,10 @@ def _array(values: Any) -> jax.Array | np.ndarray:
         given = values if isinstance(values, jax.Array) else np.asarray(values)
     except ValueError as error:
         raise UsageError(f"values are no array ({error}): give an array of numbers") from error
+    if given.dtype.kind == "m":
+        raise UsageError(
+            f"values are {given.dtype}, spans of time: give numbers of a unit, values / np.timedelta64(1, 's')"
+        )
     if jnp.issubdtype(given.dtype, jnp.floating) and given.dtype.itemsize < 4:
         return given.astype(jnp.float32)
     return given.astype(np.float64) if given.dtype == np.longdouble else given
@@ -89,6 +93,10 @@ def _as_int32(given: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
     """Whole numbers clamped to int32 before they are cast, which would wrap; NumPy's that are larger as float64."""
     if given.dtype == bool or given.dtype.itemsize < 4:
         return jnp.asarray(given, jnp.int32)
+    if isinstance(given, Tracer) and given.dtype == np.uint32:
+        raise UsageError("values are uint32, traced by jax: give int32, or call it outside of jax.jit")
+    if given.dtype != np.int32 and not isinstance(given, Tracer):
+        given = np.asarray(given)
     if isinstance(given, np.ndarray) and given.size and not (given.min() >= -(2**31) and given.max() < 2**31):
         return _as_floats(given, whole=True)
     ours, theirs = np.iinfo(np.int32), np.iinfo(given.dtype)

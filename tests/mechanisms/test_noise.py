@@ -203,10 +203,19 @@ def test_values_that_would_show_are_refused(values: np.ndarray, said: str) -> No
     assert said in str(error.value)
 
 
+def test_spans_of_time_are_no_numbers_and_counts_that_would_be_cut_are_refused_under_jit() -> None:
+    laplace = Laplace(epsilon=1.0, sensitivity=1, integers=True)
+    with pytest.raises(jaxdp.UsageError, match="spans of time: give numbers of a unit"):
+        laplace(np.array(3, "timedelta64[s]"), key=jax.random.key(0))
+    with pytest.raises(jaxdp.UsageError, match="uint32, traced by jax: give int32"):
+        jax.jit(lambda value: laplace(value, key=jax.random.key(0)))(jnp.uint32(3))
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
         (np.uint64, 2**63),
+        (jnp.uint32, 2**31 + 2**30),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in ((np.int64, 2**31), (np.uint32, 2**31), (np.int64, -(2**31)))
