@@ -16,7 +16,18 @@ from oracle import distance
 from recorded import SIZE, Recorder, a_run, problem, rounding, violations
 
 import jaxdp
-from jaxdp.clipping import ClippedGrad, Clipping, Flat, Normalised, PerGroup, Quantile, Summing, _clip, _reducer
+from jaxdp.clipping import (
+    ClippedGrad,
+    Clipping,
+    Flat,
+    Normalised,
+    PerGroup,
+    Quantile,
+    Summing,
+    _clip,
+    _clipped_grad,
+    _reducer,
+)
 from jaxdp.clipping.ghost import _sum as ghost_sum
 from jaxdp.noise import Gaussian, _gaussian
 from jaxdp.sampling import Draw, ShuffledSampler
@@ -228,8 +239,10 @@ def no_clipping(patch: pytest.MonkeyPatch) -> None:
 
 
 def groups_clipped_to_the_whole_norm_each(patch: pytest.MonkeyPatch) -> None:
-    groups = PerGroup.groups
-    patch.setattr(PerGroup, "groups", lambda self, params: groups(self, params)._replace(shares=(1.0,) * len(params)))
+    """And not refused, as they are where a rule gives them."""
+    whole = lambda rule, params: rule.groups(params)._replace(shares=(1.0,) * len(params))
+    for module in (_clip, _clipped_grad):
+        patch.setattr(module, "groups_of", whole)
 
 
 def padding_counted(patch: pytest.MonkeyPatch) -> None:
