@@ -24,6 +24,11 @@ def automatic(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
+def explicit_axes(mesh: Any) -> tuple[str, ...]:
+    """The names of a mesh's axes of type Explicit, over which the compiler doesn't divide by itself."""
+    return tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit)
+
+
 def computing_on(mesh: Mesh) -> AbstractContextManager[Any]:
     """Where arrays on a mesh are computed with: JAX refuses them where `jax.set_mesh` has set axes of another type."""
     return nullcontext() if jax.sharding.get_abstract_mesh().empty else jax.set_mesh(mesh)
@@ -44,8 +49,7 @@ def by_the_compiler(program: Callable[..., Any], args: tuple[Any, ...], like: An
         mesh, jax.typeof(leaf).sharding.spec if _explicit_mesh_of(leaf) else PartitionSpec()
     )
     places = jax.tree.map(where, like, is_leaf=lambda leaf: leaf is None)
-    axes = tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit)
-    divided: Any = jax.sharding.auto_axes(program, axes=axes, out_sharding=places)
+    divided: Any = jax.sharding.auto_axes(program, axes=explicit_axes(mesh), out_sharding=places)
     with explaining(mesh):
         return jax.jit(divided)(*args)
 
@@ -53,7 +57,7 @@ def by_the_compiler(program: Callable[..., Any], args: tuple[Any, ...], like: An
 def _explicit_mesh_of(leaf: Any) -> Any:
     """The mesh with axes of type Explicit that a value is on, if it is on one."""
     mesh = None if leaf is None else jax.typeof(leaf).sharding.mesh
-    return mesh if mesh is not None and AxisType.Explicit in mesh.axis_types else None
+    return mesh if mesh is not None and explicit_axes(mesh) else None
 
 
 @contextmanager

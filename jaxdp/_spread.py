@@ -18,12 +18,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ._alike import Alike
 from ._block import Block, cuts
 from ._errors import UsageError
-from ._mesh import automatic, mesh_of
+from ._mesh import automatic, explicit_axes, mesh_of
 
 _LARGE = 2**16  # values: what is made of fewer costs less than a block of them would
 
@@ -317,8 +317,7 @@ class Spread:
 
     def _automatically(self, program: Callable[..., Any], places: Any, *args: Any) -> Any:
         """`program(*args)`, within which all axes are the compiler's to divide over; what it gives is where `places` say."""
-        named = zip(self.mesh.axis_names, self.mesh.axis_types, strict=True)
-        explicit = tuple(name for name, kind in named if kind == AxisType.Explicit)
+        explicit = explicit_axes(self.mesh)
         if not explicit:
             return jax.lax.with_sharding_constraint(program(*args), places)
         is_place = lambda each: isinstance(each, NamedSharding)

@@ -9,7 +9,9 @@ from ._arrays import (
     key as key,
     key_with_value as key_with_value,
     numbers_alone as numbers_alone,
+    only_looks_like_an_array as only_looks_like_an_array,
     step as step,
+    wrapped_around as wrapped_around,
 )
 from ._names import (
     fields_explained as fields_explained,

@@ -65,6 +65,11 @@ def is_array(value: Any) -> bool:
     return jnp.issubdtype(dtype, jax.dtypes.extended) or jnp.issubdtype(dtype, np.number) or dtype == np.bool_
 
 
+def only_looks_like_an_array(value: Any) -> bool:
+    """Whether it has a shape and is none of NumPy's or JAX's, as what is read from a file whole, each time that it is used."""
+    return hasattr(value, "shape") and not isinstance(value, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
+
+
 def is_number(value: Any) -> bool:
     """Whether `value` is an array as `is_array` says, of values, or a plain Python number or bool."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -110,10 +115,15 @@ def held(name: str, array: np.ndarray | jax.Array) -> None:
         return
     limits, ends = np.iinfo(taken), (int(array.min()), int(array.max()))
     if wrong := [end for end in ends if not limits.min <= end <= limits.max]:
-        raise UsageError(
-            f"{name} holds {wrong[0]}, and JAX takes {array.dtype} as {taken}: give smaller numbers, or call "
-            "jax.config.update('jax_enable_x64', True) first"
-        )
+        raise wrapped_around(name, wrong[0], array.dtype, taken)
+
+
+def wrapped_around(name: str, value: Any, given: np.dtype, taken: np.dtype) -> UsageError:
+    """The error of a whole number that the type in which JAX takes a given one doesn't hold."""
+    return UsageError(
+        f"{name} holds {value}, and JAX takes {given} as {taken}: give smaller numbers, or call "
+        "jax.config.update('jax_enable_x64', True) first"
+    )
 
 
 def array(name: str, value: Any, fix: str) -> np.ndarray | jax.Array:

@@ -188,12 +188,9 @@ def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float
             )
     while (spent := cost(low)) <= budget.epsilon:
         factor = further(spent)
-        low, high = low / factor, low
-        if low < _SMALLEST_NOISE:
-            low = _SMALLEST_NOISE
-            if high <= low or cost(low) <= budget.epsilon:
-                return min(high, low)
-            break
+        low, high = max(low / factor, _SMALLEST_NOISE), low
+        if high == _SMALLEST_NOISE:
+            return high
     return budget.least(event_of, low, high)
 
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
-from jax.experimental import sparse
 from jaxtyping import Array, Bool, Int, Key
 
 from .. import _checks
@@ -28,7 +26,6 @@ _AS_SHARED = (
 )
 _IN_TURN = 'give jaxdp.clipped_grad method="vmap", which then computes one example after another'
 _SHOWN = 3  # leaves of a batch, or records of a list, that a line can name
-_ARRAYS: Any = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct)
 _ROWS_OF_CHECK = 2  # of a batch of the self-check's, whose shapes say nothing of the user's
 
 
@@ -42,13 +39,12 @@ def check_params(params: Params) -> None:
             "params hold batch_stats, which would be trained with noise like weights: give variables['params'] alone, of a "
             "model whose layers normalise each example by itself (jaxdp.validate names those that don't)"
         )
-    is_running = lambda node: type(node).__name__ == "BatchStat"  # flax.nnx's
-    for path, _ in filter(
-        lambda each: is_running(each[1]), jax.tree_util.tree_leaves_with_path(params, is_leaf=is_running)
-    ):
+    is_running = lambda node: _is_a(node, "BatchStat")
+    nodes = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_running)
+    if running := [path for path, node in nodes if is_running(node)]:
         raise UsageError(
-            f"params{jax.tree_util.keystr(path)} are running statistics, which would be trained with noise like weights: give "
-            "the parameters alone, nnx.split(model, nnx.Param, ...)"
+            f"params{jax.tree_util.keystr(running[0])} are running statistics, which would be trained with noise like weights: "
+            "give the parameters alone, nnx.split(model, nnx.Param, ...)"
         )
     for path, leaf in leaves:
         if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
@@ -74,9 +70,14 @@ def check_params(params: Params) -> None:
             )
 
 
+def _is_a(node: Any, name: str) -> bool:
+    """Whether it is of a class of that name, whose module need not be imported to ask."""
+    return any(kind.__name__ == name for kind in type(node).__mro__)
+
+
 def check_batch(batch: Batch, fix: str = "give arrays with a leading axis [B], text as numbers of its tokens") -> int:
     """The batch size B: the leading axis that all leaves must share. `fix` is what to do about what is no array."""
-    is_sparse = lambda node: isinstance(node, sparse.JAXSparse)
+    is_sparse = lambda node: _is_a(node, "JAXSparse")
     if any(map(is_sparse, jax.tree.leaves(batch, is_leaf=is_sparse))):
         raise UsageError(
             "batch holds a sparse array of JAX's, whose rows are not cut apart: give its data and indices [B, ...] as arrays, "
@@ -84,9 +85,8 @@ def check_batch(batch: Batch, fix: str = "give arrays with a leading axis [B], t
         )
     _checks.numbers_alone("batch", batch, fix)
     sizes = {}
-    leaves: list[tuple[Any, Any]] = jax.tree_util.tree_leaves_with_path(batch)
-    for path, leaf in leaves:
-        if hasattr(leaf, "shape") and not isinstance(leaf, _ARRAYS):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        if _checks.only_looks_like_an_array(leaf):
             raise UsageError(
                 f"batch{jax.tree_util.keystr(path)} is a {type(leaf).__name__} and no array of NumPy's or JAX's: "
                 "give numpy.asarray of it; records that are read as they are drawn are a jaxdp.reading.Source, for run.make_step"

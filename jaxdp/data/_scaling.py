@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise._keys import Domain, own_key
-from ._tasks import CLOSEST
+from ._tasks import too_close
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -78,7 +78,7 @@ def same_bounds(lower: float, upper: float, columns: int) -> Bounds:
     columns = _checks.whole("columns", columns, "give the number of columns")
     if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
         raise UsageError(f"--bounds={lower} {upper} must be finite, the lower one first: such as -10 10")
-    if _too_close(lower, upper):
+    if too_close(lower, upper):
         raise UsageError(f"--bounds={lower} {upper}: {_TOO_CLOSE}")
     return Bounds(np.full(columns, lower, np.float64), np.full(columns, upper, np.float64))
 
@@ -132,15 +132,10 @@ def read_bounds(path: Path, names: tuple[str, ...]) -> Bounds:
         raise UsageError(
             f"--bounds-file={path}: {name} lies from {lower[wrong[0]]} to {upper[wrong[0]]}: give finite bounds in order"
         )
-    if len(close := np.flatnonzero(_too_close(lower, upper))):
+    if len(close := np.flatnonzero(too_close(lower, upper))):
         name = names[close[0]]
         raise UsageError(f"--bounds-file={path}: {name} lies from {lower[close[0]]} to {upper[close[0]]}: {_TOO_CLOSE}")
     return Bounds(lower, upper)
-
-
-def _too_close(lower: Any, upper: Any) -> Any:
-    """Whether float32, in which cells are read, tells too few values between bounds apart."""
-    return upper - lower < CLOSEST * np.maximum(np.abs(lower), np.abs(upper))
 
 
 def estimated_bounds(

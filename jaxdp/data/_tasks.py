@@ -20,7 +20,12 @@ from .._errors import UsageError
 Loss = tuple[Float[Array, ""], Float[Array, ""]]
 
 _LARGEST = 1e30  # of a number's size, so that float32 has what is computed of it,
-CLOSEST = 1e-4  # and of bounds, beside their size, so that it tells a thousand values between them apart
+_CLOSEST = 1e-4  # and of bounds, beside their size, so that it tells a thousand values between them apart
+
+
+def too_close(lower: Any, upper: Any) -> Any:
+    """Whether float32 tells too few values between bounds apart."""
+    return upper - lower < _CLOSEST * np.maximum(np.abs(lower), np.abs(upper))
 
 
 @runtime_checkable
@@ -211,7 +216,7 @@ class Numbers:
         if not (math.isfinite(lower) and math.isfinite(upper) and lower < upper):
             raise UsageError(f"--target-bounds={lower} {upper} must be finite, the lower one first: such as 0 100")
         largest = max(abs(lower), abs(upper))
-        if largest > _LARGEST or upper - lower < max(CLOSEST * largest, 1 / _LARGEST):
+        if largest > _LARGEST or upper - lower < 1 / _LARGEST or too_close(lower, upper):
             raise UsageError(
                 f"--target-bounds={lower} {upper} are too close together, or too large or small, for float32, which has seven "
                 "digits: give targets in another unit, or less a constant"

@@ -7,7 +7,8 @@ processes hold the same part of.
 """
 
 import hashlib
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +17,40 @@ import numpy as np
 from .._processes import agree, facts_of_versions
 from .._spread import is_key
 from ._state import in_same_words
+
+
+class Agreement:
+    """That the processes make the same steps: compared before the first, and where one doesn't go on from the one before."""
+
+    def __init__(self) -> None:
+        self._programs: set[Any] = set()  # that all processes have
+        self._left: list[Any] = []  # by the last step, to see whether the next goes on from there
+        self._shared: list[Any] = []  # with the last step
+
+    def check(self, program: Any, held: Any, shared: Any, compare: Callable[[], None]) -> None:
+        """Of a step that is about to be made.
+
+        Args:
+            program: which one it is, known by shapes and types.
+            held: what it goes on from.
+            shared: what the loss gets beside an example; another one at a step that goes on is compared by itself.
+            compare: compares everything.
+        """
+        before, self._shared = self._shared, jax.tree.leaves(shared)
+        if program not in self._programs or not are_the_same(jax.tree.leaves(held), self._left):
+            compare()
+            self._programs.add(program)
+        elif not are_the_same(self._shared, before):
+            agree(_facts_of("shared", shared))
+
+    def left(self, held: Any) -> None:
+        """What a step has left."""
+        self._left = jax.tree.leaves(held)
+
+
+def are_the_same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
+    """Whether they are the same objects, one for one."""
+    return len(ours) == len(theirs) and all(map(operator.is_, ours, theirs))
 
 
 def agree_on_step(run: Any, state: Any, data: Any, shared: Any, program: str) -> None:
@@ -35,11 +70,11 @@ def agree_on_step(run: Any, state: Any, data: Any, shared: Any, program: str) ->
     facts |= facts_of_versions()
     facts["the ledger of what was spent before"] = repr(state.spent_before)
     for name, tree in {"state": state, "data": data, "shared": shared}.items():
-        facts |= facts_of(name, tree)
+        facts |= _facts_of(name, tree)
     agree(facts)
 
 
-def facts_of(name: str, tree: Any) -> dict[str, bytes]:
+def _facts_of(name: str, tree: Any) -> dict[str, bytes]:
     """What processes must have alike of a tree of arrays, as facts to agree on."""
     return {
         f"{name}{jax.tree_util.keystr(path)}{part}": content

@@ -5,11 +5,9 @@ one's rows and adds its clipped gradients up. How many microbatches it walks fol
 can be too large, no drawn example is left out, and padding costs less than one microbatch.
 """
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import nullcontext
-from dataclasses import fields
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,13 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.core import Tracer
 from jaxtyping import Array, Key
 
 from .. import _checks
 from .._errors import UsageError
 from .._mesh import automatic, check_mesh_that_is_set, computing_on, explaining
-from .._processes import agree
 from .._spread import Spread, spread_of
 from .._types import LossFn, Params
 from ..accounting import Ledger
@@ -32,7 +28,7 @@ from ..clipping._inputs import check_users, of_records
 from ..noise._keys import Domain, nonce_of, own_key
 from ..reading import Source
 from ..transforms import check_numbers, check_suitable, check_transform, in_float32
-from ._agreement import agree_on_step, facts_of
+from ._agreement import Agreement, agree_on_step, are_the_same
 from ._compiling import begin_to_compile, is_beside, jit_to_run_often
 from ._description import Run
 from ._from_source import FromSource, samples
@@ -47,6 +43,7 @@ from ._state import (
     check_draws_go_on,
     check_noise_is_new,
 )
+from ._step_inputs import check_state, difference, refuse_traced, refuse_what_is_taken
 
 _DATA = "give arrays [num_examples, ...], or jaxdp.reading.Source(records) for records that are read as they are drawn"
 
@@ -81,10 +78,8 @@ class PrivateStep:
         self._takes_rng = takes_rng(loss_fn)
         self._checks_itself = self_check
         self._checked: set[Any] = set()
-        self._agreed: set[Any] = set()  # programs that all processes have
+        self._agreement = Agreement()
         self._accounted: tuple[Any, ...] | None = None  # of the last state; None since init
-        self._held: list[Any] = []  # what the last step left, to see whether the next goes on from there
-        self._shared: list[Any] = []  # with the last step
         self._from_source = FromSource(run, self._grad_fn, self._update, takes_rng=self._takes_rng)
 
     @cached_property
@@ -147,7 +142,7 @@ class PrivateStep:
         Raises:
             UsageError: for a state without a run, another adjacency, or another optimizer's state.
         """
-        _check_state(state, "continue_from")
+        check_state(state, "continue_from")
         if state.run is None:
             raise UsageError("continue_from: the state is of no run; begin with step.init(params, key)")
         _checks.key(key)
@@ -205,16 +200,16 @@ class PrivateStep:
         from; one of several steps may be gone.
         """
         num_steps = _checks.count("num_steps", num_steps, "give how many steps to make")
-        _check_state(state, "step")
+        check_state(state, "step")
         if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             raise UsageError(
                 "jax_disable_jit is set, and a step is one compiled program, which takes the arrays of its state: unset it, and "
                 "look into the loss by itself, loss(params, example)"
             )
-        _refuse_traced("data and what is shared", (data, shared, jnp.zeros(())))  # which is traced within any trace
+        refuse_traced("data and what is shared", (data, shared, jnp.zeros(())))  # which is traced within any trace
         if state.run != self.run:
             raise UsageError(
-                f"the state is of another run than this step's: {_difference(state.run, self.run)}. Its epsilon would be false; "
+                f"the state is of another run than this step's: {difference(state.run, self.run)}. Its epsilon would be false; "
                 "step.continue_from(state, key) goes on under the new run and keeps a ledger of both"
             )
         self._check_accounted(state)
@@ -240,7 +235,7 @@ class PrivateStep:
         if shared and (
             num_steps > 1 or not isinstance(data, Source)
         ):  # one step over a source takes nothing before it is made
-            _refuse_what_is_taken((state.params, state.opt_state, state.rule_state), shared)
+            refuse_what_is_taken((state.params, state.opt_state, state.rule_state), shared)
         shared = self._grad_fn.check_shared(shared, None, "step(state, (X, Y))")
         arrays = () if isinstance(data, Source) else data
         check_mesh_that_is_set({"state": state, "data": arrays})
@@ -260,7 +255,7 @@ class PrivateStep:
         params, opt_state, rule_state, noise_state = carry
         changed = {"params": params, "opt_state": opt_state, "rule_state": rule_state, "noise_state": noise_state}
         if spread is not None and spread.processes > 1:
-            self._held = jax.tree.leaves((carry, state.keys, arrays))
+            self._agreement.left((carry, state.keys, arrays))
         after = state._replace(**changed, step=made)
         self._accounted = _accounted(after)
         return after, metrics
@@ -294,7 +289,7 @@ class PrivateStep:
 
     def _check_accounted(self, state: TrainState) -> None:
         """That the state is of what it says, unless it goes on from the last one that was."""
-        if self._accounted is not None and _are_the_same(_accounted(state), self._accounted):
+        if self._accounted is not None and are_the_same(_accounted(state), self._accounted):
             return
         check_accounted(state, self.run)
         check_draws_go_on(state)
@@ -324,15 +319,9 @@ class PrivateStep:
             return
         arrays = () if isinstance(data, Source) else data
         program = (num_steps, *signature(carry, arrays, shared))
-        held = jax.tree.leaves((carry, state.keys, arrays))
-        known, self._shared = self._shared, jax.tree.leaves(shared)
-        if program in self._agreed and _are_the_same(held, self._held):
-            if not _are_the_same(self._shared, known):
-                agree(facts_of("shared", shared))
-            return
-        seen = samples(data) if isinstance(data, Source) else data
-        agree_on_step(self.run, state, seen, shared, text())
-        self._agreed.add(program)
+        seen = lambda: samples(data) if isinstance(data, Source) else data
+        compare = lambda: agree_on_step(self.run, state, seen(), shared, text())
+        self._agreement.check(program, (carry, state.keys, arrays), shared, compare)
 
     def _check_gradients(self, state: TrainState, data: Any, shared: tuple[Any, ...], spread: Spread | None) -> None:
         """The self-check of arguments of these shapes and types."""
@@ -399,38 +388,10 @@ class PrivateStep:
         return (optax.apply_updates(params, updates), opt_state, sums.rule_state, noise_state), metrics
 
 
-_RESTORED = "of a checkpoint, restore it into a state: checkpointer.restore(path, step.init(params, key))"
-
-
-def _check_state(state: Any, name: str) -> None:
-    """Refuse what is no state, one whose arrays a step has taken, and one that is traced."""
-    if not isinstance(state, TrainState):
-        restored = f"; {_RESTORED}" if isinstance(state, dict) else ""
-        raise UsageError(
-            f"{name}: state is a {type(state).__name__}: begin with state = step.init(params, key){restored}"
-        )
-    _refuse_traced("the state", state)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        if isinstance(leaf, jax.Array) and leaf.is_deleted():
-            raise UsageError(
-                f"{name}: the arrays of the state are gone (state{jax.tree_util.keystr(path)}): a step takes them for its "
-                "own. Go on with the state that it returned, as in state, metrics = step(state, data); to keep one, copy it "
-                "before"
-            )
-    if isinstance(state.step, np.ndarray):
-        raise UsageError(f"{name}: state.step is an array and no plain number: {_RESTORED}")
-    _checks.step(f"{name}: state.step", state.step)
-
-
 def _accounted(state: TrainState) -> tuple[Any, ...]:
     """What tells how a state is accounted: the same objects again in a state that goes on from the one before."""
     drawn = (getattr(part, "step", None) for part in (state.noise_state, state.rule_state))
     return state.accounted, state.spent_before, state.step, *drawn
-
-
-def _are_the_same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
-    """Whether they are the same objects, one for one."""
-    return len(ours) == len(theirs) and all(map(operator.is_, ours, theirs))
 
 
 def _shapes(data: Any) -> Any:
@@ -443,29 +404,3 @@ def _shapes(data: Any) -> Any:
 def _agreed(text: Callable[[], str]) -> None:
     """Steps that follow from one that was agreed on."""
     del text
-
-
-def _refuse_what_is_taken(carry: Any, shared: Any) -> None:
-    """Refuse arrays of the state among what is shared: a step takes the state's arrays, and leaves others in their place."""
-    own = {id(leaf) for leaf in jax.tree.leaves(carry) if isinstance(leaf, jax.Array)}
-    if any(id(leaf) in own for leaf in jax.tree.leaves(shared)):
-        raise UsageError(
-            "what is shared holds arrays of the state itself, which the step takes: give it copies, such as "
-            "jax.tree.map(jnp.copy, state.params)"
-        )
-
-
-def _refuse_traced(name: str, tree: Any) -> None:
-    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree)):
-        raise UsageError(
-            f"step: {name}: traced by jax. A step is compiled already, and counts what it spends on the host. Call it outside of "
-            "jax.jit, jax.vmap and jax.lax.scan; step.many(state, data, num_steps=...) makes several in one program"
-        )
-
-
-def _difference(theirs: Run | None, ours: Any) -> str:
-    if theirs is None:
-        return "it has none; begin with step.init(params, key)"
-    compared = [field.name for field in fields(ours) if field.compare]
-    names = [name for name in compared if getattr(theirs, name) != getattr(ours, name)]
-    return "; ".join(f"{name}: {getattr(theirs, name)}, {getattr(ours, name)}" for name in names)

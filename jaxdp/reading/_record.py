@@ -65,10 +65,8 @@ class RecordKind(NamedTuple):
             rows[...] = values
             if (wrong := rows != values).any():
                 row, *rest = np.argwhere(wrong)[0]
-                raise UsageError(
-                    f"records[{indices[row]}]{self.names[which]} holds {values[(row, *rest)]}, and JAX takes {values.dtype} as "
-                    f"{rows.dtype}: give smaller numbers, or call jax.config.update('jax_enable_x64', True) first"
-                )
+                name = f"records[{indices[row]}]{self.names[which]}"
+                raise _checks.wrapped_around(name, values[(row, *rest)], values.dtype, rows.dtype)
         else:
             with np.errstate(over="ignore"):  # a float beyond float32 is infinite, as JAX has it
                 rows[...] = values

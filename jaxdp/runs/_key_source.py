@@ -20,6 +20,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
+from ..noise import key_from_entropy
 from ..noise._keys import key_of_bytes
 
 
@@ -61,7 +62,9 @@ class KeySource:
         return hashlib.scrypt(self._material + purpose.encode(), salt=b"jaxdp nonce", n=2**14, r=8, p=1, dklen=16).hex()
 
     def _key_from_entropy(self, purpose: str) -> Key[Array, ""]:
-        return key_of_bytes(os.urandom(64) if self.entropy is None else self.entropy + f"key, {purpose}".encode())
+        if self.entropy is None:
+            return key_from_entropy(same_in_all_processes=False)
+        return key_of_bytes(self.entropy + f"key, {purpose}".encode())
 
     @cached_property
     def _material(self) -> bytes:
