@@ -2,8 +2,10 @@
 
 import gc
 import os
+import random
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,9 +37,23 @@ jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
+# By the clock, in seconds: CI has to end in time on a slow machine, too. Slow tests that would begin later are skipped by name.
+_begin_until = os.environ.get("JAXDP_SLOW_TESTS_BEGIN_UNTIL")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of minutes come first: begun last, one would keep a single processor busy while the others wait."""
+    if _begin_until:  # which differs from run to run, and so does what is skipped; all workers have the same
+        files = sorted({str(item.path) for item in items})
+        order = dict(zip(random.Random(_begin_until).sample(files, len(files)), range(len(files)), strict=True))
+        items.sort(key=lambda item: order[str(item.path)])
     items.sort(key=lambda item: not any(mark.args for mark in item.iter_markers("slow")))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a slow test whose time is over."""
+    if _begin_until and item.get_closest_marker("slow") and time.time() > float(_begin_until):
+        pytest.skip(f"{item.nodeid} would begin too late for this run")
 
 
 def pytest_collection_finish() -> None:

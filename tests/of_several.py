@@ -15,6 +15,7 @@ import numpy as np
 import jaxdp
 
 TESTS = Path(__file__).parent
+HANGS = 900.0  # seconds after which a process won't end any more, on however slow a machine
 
 
 class Ended(NamedTuple):
@@ -41,9 +42,9 @@ def started(commands: list[list[str]], *, devices: int = 1, as_usual: bool = Fal
     return [subprocess.Popen([sys.executable, *command], **pipes) for command in commands]
 
 
-def ended(processes: list[subprocess.Popen[str]], *, within: float = 240) -> list[Ended]:
-    """What became of them, all of which end within so many seconds."""
-    until = time.monotonic() + within
+def ended(processes: list[subprocess.Popen[str]]) -> list[Ended]:
+    """What became of them."""
+    until = time.monotonic() + HANGS
     try:
         said = [process.communicate(timeout=max(0.1, until - time.monotonic())) for process in processes]
     finally:

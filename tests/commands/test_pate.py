@@ -281,7 +281,7 @@ def test_a_process_that_is_killed_costs_no_teacher_that_has_predicted(
         assert both[0].poll() is None, "the teachers were trained before a process could be killed"
         time.sleep(0.005)
     both[victim].kill()
-    end = ended(both, within=60)[1 - victim]
+    end = ended(both)[1 - victim]
     assert end.code not in (0, -signal.SIGKILL), end
     assert f"process {victim} has died" in end.err
     assert f"this goes on: jaxdp pate --resume {run}" in end.err
@@ -301,7 +301,7 @@ def test_a_signal_to_one_process_stops_both_and_any_number_goes_on(long_run: Pat
         assert both[0].poll() is None, "the teachers were trained before a signal could be sent"
         time.sleep(0.005)
     both[1].send_signal(signal.SIGTERM)
-    ends = ended(both, within=60)
+    ends = ended(both)
     assert [end.code for end in ends] == [130, 143], ends
     for end in ends:
         assert "jaxdp: interrupted; this goes on: jaxdp pate --resume" in end.err

@@ -89,7 +89,7 @@ def interrupted_again_and_again(arguments: list[str], folder: Path, moments: int
             time.sleep(0.01)
         time.sleep(delays.uniform(0, longest) if moment else 0.2)
         process.send_signal(number)
-        _, said = process.communicate(timeout=300)
+        _, said = process.communicate(timeout=600)
         print(f"{number.name}: {process.returncode}, {said.splitlines()[-2:]}")
         assert process.returncode == 128 + number, said
         assert not any(trace in said for trace in ("Traceback", "Exception ignored", "Segmentation"))
@@ -138,7 +138,7 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
         line = process.stderr.readline()
     assert process.poll() is None, "it was heard, and the process goes on to a safe place"
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=600)
     assert process.returncode in (143, 130)  # the latter where it had reached one
     assert f"--resume {folder}" in said
 
@@ -150,7 +150,7 @@ def test_one_signal_that_comes_twice_at_once_is_one_request(tmp_path: Path) -> N
     process.send_signal(signal.SIGTERM)
     time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 143
     assert "stopping at the next safe place" in said
     assert "again" not in said
@@ -163,6 +163,6 @@ def test_what_nobody_can_resume_ends_at_once(number: signal.Signals) -> None:
         process = started(["noise", "--epsilon", "1", "--adjacency", "replace_one"])
         time.sleep(delay)
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=600)
         assert process.returncode in (128 + number, -number, 0), said  # the second while Python itself starts
         assert "Traceback" not in said
