@@ -29,6 +29,14 @@ def explicit_axes(mesh: Any) -> tuple[str, ...]:
     return tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit)
 
 
+def branches_may_differ() -> bool:
+    """Whether devices that compute together may take different branches: within `jax.shard_map` over some axes of a mesh whose
+    other axes the compiler divides over. What one branch exchanges, the devices in another one never send."""
+    mesh = jax.sharding.get_abstract_mesh()
+    long = [kind for kind, size in zip(mesh.axis_types, mesh.axis_sizes, strict=True) if size > 1]
+    return AxisType.Manual in long and any(kind != AxisType.Manual for kind in long)
+
+
 def computing_on(mesh: Mesh) -> AbstractContextManager[Any]:
     """Where arrays on a mesh are computed with: JAX refuses them where `jax.set_mesh` has set axes of another type."""
     return nullcontext() if jax.sharding.get_abstract_mesh().empty else jax.set_mesh(mesh)

@@ -475,6 +475,33 @@ def carries_that_take_parameters_up() -> Problem:
 
 
 @model
+def more_than_rows_out_of_loops_and_rematerialised_layers() -> Problem:
+    """Layers and loops that read the example also return what isn't computed from it: a penalty, positions, a weight, a mask."""
+
+    def loss(p: Any, x: Any) -> Any:
+        layer = jax.checkpoint(lambda h, w: (jnp.tanh(h @ w), square(w)))
+        hidden, penalties = jax.lax.scan(layer, x[0], p["w"])
+        rows, places = jax.checkpoint(lambda x: (jnp.tanh(x), jnp.arange(4)))(x)
+        total, ones = jax.lax.scan(lambda c, row: (c + row, jnp.ones(4)), jnp.zeros(4), x)
+
+        def scanned(c: Any, row: Any) -> Any:
+            halved = jax.lax.scan(lambda d, v: (d + v, p["a"] / 2), row, x)[1]
+            kept, mask = jax.checkpoint(lambda c: (jnp.sin(c), jnp.arange(4) % 2))(c)
+            return kept + halved[0] + row * (p["a"] * mask), None
+
+        last = jax.lax.scan(scanned, x[0], x)[0]
+        return (
+            square(hidden)
+            + 0.01 * jnp.sum(penalties)
+            + square(rows @ p["w"][0][places])
+            + square(total @ p["b"] * ones)
+            + square(last)
+        )
+
+    return of_weights(loss, normal(9, 6, 3, 4), w=(2, 4, 4), a=(4,), b=(4, 4))
+
+
+@model
 def parts_of_a_weight_gathered_by_constants() -> Problem:
     def loss(p: Any, x: Any) -> Any:
         y = jnp.tanh(x + p["positions"][jnp.arange(4)])

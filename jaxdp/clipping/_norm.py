@@ -6,7 +6,7 @@ added in blocks of 32, blocks of blocks, and so on, so that no partial sum passe
 relative error of the sum is at most \((31 \cdot \text{levels} + \text{leaves} + 2)\,u\) with \(u = 2^{-24}\)
 (Higham, "Accuracy and Stability of Numerical Algorithms", section 4.2): about 8e-6 for a million parameters, and half of that
 for the norm. Where a sum doesn't show by its size that no square left float32's range, that example's gradient is first
-scaled by a power of two (exactly) so that its largest entry lies in [1/2, 1); where branches cost something, always.
+scaled by a power of two (exactly) so that its largest entry lies in [1/2, 1); where branches cost something or may not be, always.
 """
 
 import math
@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 
 from .._alike import Alike
 from .._errors import UsageError
+from .._mesh import branches_may_differ
 from .._platform import default_platform
 from ..jaxprs import as_one_value
 from ._powers import exponent_of, times_power_of_two
@@ -41,7 +42,7 @@ def per_example_norms(grads: Any) -> Float[Array, " B"]:
         float32 [B]. NaN or inf where the gradient has a NaN or infinite entry; inf where the norm itself exceeds float32.
     """
     rows = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(grads)]
-    if not default_platform().branches_cost_nothing:
+    if not default_platform().branches_cost_nothing or branches_may_differ():
         return _of_scaled(rows)
     squares = sum(sum_in_blocks(jnp.square(row)) for row in rows)
     size = sum(row.shape[1] for row in rows)

@@ -30,17 +30,21 @@ def kinds_of(jaxpr: JaxprParts, inputs: Sequence[Kind]) -> Kinds:
 
 
 def output_kinds(eqn: Eqn, inputs: Sequence[Kind]) -> list[Kind]:
-    """The kinds of an equation's outputs, looking into calls and loops."""
+    """The kinds of an equation's outputs, looking into calls and loops.
+
+    What isn't inlined runs as one: where it reads the example, none of its outputs can be had without it, whatever that is
+    computed from.
+    """
+    read = NEITHER
+    for kind in inputs:
+        read |= kind
     if eqn.primitive is SCAN:
-        return scan_kinds(eqn, inputs)[1]
+        return [kind | read & EXAMPLE for kind in scan_kinds(eqn, inputs)[1]]
     if eqn.primitive is REMAT or eqn.primitive in INLINED:
         inner = parts_of(inner_jaxpr(eqn))
-        kinds = kinds_of(inner, inputs)
-        return [kinds.of(v) for v in inner.outvars]
-    joined = NEITHER
-    for kind in inputs:
-        joined |= kind
-    return [joined] * len(eqn.outvars)
+        kinds, here = kinds_of(inner, inputs), read & EXAMPLE if eqn.primitive is REMAT else NEITHER
+        return [kinds.of(v) | here for v in inner.outvars]
+    return [read] * len(eqn.outvars)
 
 
 def scan_kinds(eqn: Eqn, inputs: Sequence[Kind]) -> tuple[list[Kind], list[Kind]]:
