@@ -6,7 +6,8 @@ added in blocks of 32, blocks of blocks, and so on, so that no partial sum passe
 relative error of the sum is at most \((31 \cdot \text{levels} + \text{leaves} + 2)\,u\) with \(u = 2^{-24}\)
 (Higham, "Accuracy and Stability of Numerical Algorithms", section 4.2): about 8e-6 for a million parameters, and half of that
 for the norm. Where a sum doesn't show by its size that no square left float32's range, that example's gradient is first
-scaled by a power of two (exactly) so that its largest entry lies in [1/2, 1); where branches cost something or may not be, always.
+scaled by a power of two (exactly) so that its largest entry lies in [1/2, 1); where branches cost something, or may not be, all
+are.
 """
 
 import math

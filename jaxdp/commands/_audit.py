@@ -220,10 +220,10 @@ def _write(folder: Path, found: "attacks.Report", attacked: Attacked) -> None:
 
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # one that is there keeps its rights
-        plot_audit(found, f"audit of {attacked.name}", folder / "audit.png")
         written = RunFolder(folder)
         written.write_text("audit.txt", found.in_words(*attacked.said) + "\n")
         written.write_json("audit.json", found.to_dict())
+        plot_audit(found, f"audit of {attacked.name}", folder / "audit.png")
         for name in _FILES:
             close_to_others(folder / name)
     except OSError as error:

@@ -38,7 +38,8 @@ def within_budget(
         From 0 to the number of queries; what comes after must be thrown away unseen.
 
     Raises:
-        UsageError: for a budget that doesn't pay for one answer, noise too small for delta, and numbers out of range.
+        UsageError: for a budget that doesn't pay for one answer, noise too small for delta, with a budget or without, and numbers
+            out of range.
 
     Examples:
         >>> import numpy as np, jaxdp
@@ -56,17 +57,17 @@ def within_budget(
             f"answered has shape {flags.shape} and dtype {flags.dtype}: give bool [queries], as Labels.answered"
         )
     before = np.concatenate([[0], np.cumsum(flags)])[: len(flags)]  # answers when a query is about to be asked
-    allowed = np.ones(len(flags), bool)
+    allowed, most = np.ones(len(flags), bool), len(flags)
     if most_answers is not None:
         cap = _checks.count("most_answers", most_answers, "give a cap on the answers")
         allowed &= before < cap
+        most = min(cap, most)
+    _checks.delta(delta)
+    asked_at_most = most if mechanism.answers_all else len(flags)
+    left = delta_left(event_of(mechanism, asked=asked_at_most, answered=most), delta, "replace_special")
     if epsilon is not None:
         _checks.positive("epsilon", epsilon, "give a privacy budget such as 2.0")
-        _checks.delta(delta)
-        most = event_of(
-            mechanism, asked=len(flags), answered=len(flags)
-        )  # of which the noise's end takes most of delta
-        room, of_query, of_answer = _at_best_order(mechanism, epsilon, delta_left(most, delta, "replace_special"))
+        room, of_query, of_answer = _at_best_order(mechanism, epsilon, left)
         asked = np.arange(len(flags)) + 1
         allowed &= asked * of_query + (before + 1) * of_answer <= room
         if not allowed[:1].all():

@@ -3,13 +3,15 @@
 A forecast looks at the votes of its sample, so it is for public or synthetic votes, or for the eyes of those who hold the data.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from jaxtyping import Int
 
 from .. import _checks
-from ._analysis import convert, usual_orders
+from ..accounting._reach import delta_left
+from ._analysis import convert, event_of, usual_orders
 from ._votes import check_votes
 from .aggregators import Aggregator, check_aggregator
 
@@ -46,12 +48,18 @@ def forecast(
         A `Forecast`.
 
     Raises:
-        UsageError: for votes that aren't counts, or Interactive-GNMax, whose student is not known beforehand.
+        UsageError: for votes that aren't counts, Interactive-GNMax, whose student is not known beforehand, and what `analyze`
+            would refuse: a threshold that no vote reaches, a delta of one over the teachers or more, noise too small for delta.
     """
     check_aggregator(mechanism)
     counts, asked = check_votes(votes), _checks.count("queries", queries, "give the number of queries to ask")
-    _checks.delta(delta)
+    teachers = int(counts[0].sum())
+    _checks.delta(delta, teachers, of="teachers")
+    mechanism.check_teachers(teachers)
     passing, orders = mechanism.answer_probability(counts), usual_orders()
     curves = mechanism.rdp_by_query(counts, orders, charged=passing, student_probs=None, classic=False)
     expected = curves.mean(axis=0) * asked
-    return Forecast(asked, float(passing.mean() * asked), convert(orders, expected, delta).epsilon, delta)
+    answered = float(passing.mean() * asked)
+    event = event_of(mechanism, asked=asked, answered=math.ceil(answered))
+    left = delta_left(event, delta, "replace_special")
+    return Forecast(asked, answered, convert(orders, expected, left).epsilon, delta)

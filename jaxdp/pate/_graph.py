@@ -22,6 +22,7 @@ from ._student import check_labels
 
 _ROWS = 1000  # examples whose nearest ones are looked for at a time
 _TINY = 1e-6  # least distance that counts, for examples that are the same
+_NOTHING = 1e-30  # what all edges of an example weigh together that lies far from others which are the same
 
 
 def graph_coordinates(
@@ -71,12 +72,14 @@ def graph_coordinates(
     at, squares = _nearest(known, known, neighbours, themselves=True)
     reach = np.sqrt(np.maximum(squares.max(axis=1), _TINY))
     weights = np.exp(-squares / (reach[:, None] * reach[at]))
+    weights[weights.sum(axis=1) < _NOTHING, 0] = 1.0  # it is joined to its nearest one
     rows = np.repeat(np.arange(size), neighbours)
     one_way = scipy.sparse.csr_matrix((weights.ravel(), (rows, at.ravel())), (size, size))
     values, walk = _slowest((one_way + one_way.T) / 2, dimensions)
     at, squares = _nearest(_scaled(private), known, neighbours)
     own_reach = np.sqrt(np.maximum(squares.max(axis=1), _TINY))
-    weights = np.exp(-squares / (own_reach[:, None] * reach[at]))
+    exponents = squares / (own_reach[:, None] * reach[at])
+    weights = np.exp(exponents.min(axis=1, keepdims=True) - exponents)
     weights /= weights.sum(axis=1, keepdims=True)
     extended = np.einsum("ij,ijk->ik", weights, walk[at])
     return (walk * values**2).astype(np.float32), (extended * values).astype(np.float32)

@@ -229,11 +229,15 @@ def local_sensitivity_of_threshold(
     costs = threshold_rdp_given_votes(values, threshold, sigma, np.array([order]))[:, 0]
     changes = np.abs(np.diff(costs))
     at = np.maximum(changes[:-1], changes[1:])  # by count from 0 to `teachers`
-    reach, totals = at.copy(), []
-    for _ in range(teachers + 1):
-        totals.append(float(reach[top].sum()))
-        reach = np.maximum(reach, np.maximum(np.append(reach[1:], 0), np.insert(reach[:-1], 0, 0)))
-    return np.array(totals)
+
+    def largest(side: Float64[np.ndarray, " counts"]) -> Float64[np.ndarray, " distances"]:
+        """Up to each distance from where a side begins; beyond its end there are no further counts."""
+        return np.pad(np.maximum.accumulate(side), (0, teachers + 1 - len(side)), mode="edge")
+
+    totals = np.zeros(teachers + 1)
+    for count, queries in zip(*np.unique(top, return_counts=True), strict=True):
+        totals += queries * np.maximum(largest(at[count::-1]), largest(at[count:]))
+    return totals
 
 
 def threshold_rdp_given_votes(

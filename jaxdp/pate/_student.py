@@ -169,7 +169,7 @@ def train_student(
         The parameters, averaged over the last steps.
 
     Raises:
-        UsageError: for labels that don't fit the inputs or of which none is an answer, and numbers out of range.
+        UsageError: for labels that don't fit the inputs or the logits or of which none is an answer, and numbers out of range.
 
     References:
         Sohn et al., arXiv 2001.07685.
@@ -184,7 +184,14 @@ def train_student(
             f"labels have shape {np.shape(labels)} for {examples} inputs: give one a row, -1 for no answer"
         )
     step = StudentStep(logits_fn, optimizer, labels, **how)
-    state = step.init(init_fn(of_init), of_steps)
+    params = init_fn(of_init)
+    logits = jax.eval_shape(logits_fn, params, jax.tree.map(lambda leaf: leaf[0], inputs))
+    if getattr(logits, "ndim", None) != 1 or logits.shape[0] <= np.max(labels):
+        raise UsageError(
+            f"labels go up to {np.max(labels)}, and logits_fn returned {logits} for one input: return [classes], with a place "
+            "for each class from 0"
+        )
+    state = step.init(params, of_steps)
     on_device = jax.device_put(inputs)
     for _ in range(number):
         state, _ = step.many(state, on_device, num_steps=1)
@@ -202,6 +209,8 @@ def check_labels(labels: Any) -> tuple[np.ndarray, np.ndarray]:
         raise UsageError(
             f"labels have shape {given.shape} and dtype {given.dtype}: give whole numbers [n], -1 for no answer"
         )
+    if given.size and given.max() > np.iinfo(np.int32).max:
+        raise UsageError(f"labels hold {given.max()}, which is no int32: give classes from 0, and -1 for no answer")
     rows = np.flatnonzero(given >= 0)
     if not len(rows):
         raise UsageError("labels hold no answer, all are negative: ask more, or lower the threshold")

@@ -45,7 +45,11 @@ def _draw_roc(axis: Any, report: Report) -> None:
 
 def _draw_scores(axis: Any, report: Report) -> None:
     finite = report.scores[np.isfinite(report.scores)]
-    edges = np.histogram_bin_edges(finite if len(finite) else np.zeros(1), _BINS)
+    finite = finite if len(finite) else np.zeros(1)
+    low, high = float(finite.min()), float(finite.max())
+    room = 2 * _BINS * float(np.spacing(max(abs(low), abs(high))))  # for bins that float64 tells apart
+    too_narrow = low < high < low + room
+    edges = np.histogram_bin_edges(finite, _BINS, (low - room, high + room) if too_narrow else None)
     for members, color, hatch, label in ((True, _IN, "", "trained on"), (False, _OUT, "///", "kept out")):
         group = np.clip(report.scores[report.members == members], edges[0], edges[-1])
         axis.hist(group, edges, alpha=0.6, color=color, hatch=hatch, edgecolor="white", linewidth=0, label=label)

@@ -48,6 +48,14 @@ def test_scores_of_a_file_are_audited(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "No ε was claimed" in shown
 
 
+@pytest.mark.parametrize("scores", [1 + np.arange(3) * 2.0**-52, 1e15 + np.arange(3) / 8, np.ones(3)], ids=str)
+def test_scores_that_hardly_differ_are_audited(scores: np.ndarray, tmp_path: Path) -> None:
+    lines = [f"{float(scores[i % 3])!r},{i % 2}" for i in range(200)]
+    (tmp_path / "mine.csv").write_text("\n".join(["score,member", *lines]) + "\n")
+    cli.main(["audit", str(tmp_path / "mine.csv")])
+    assert sorted(path.name for path in (tmp_path / "mine-audit").iterdir()) == sorted(FILES)
+
+
 def test_what_else_lies_in_the_folder_keeps_its_rights(tmp_path: Path) -> None:
     script, file = tmp_path / "script.sh", scores_of(tmp_path / "mine.csv", 2.0)
     script.touch()

@@ -392,6 +392,28 @@ def test_predictions_of_others_are_labelled_and_analysed_from_npy_and_csv_alike(
     fewer = [str(tmp_path / "fewer.npy"), *arguments[1:], "--labels", labels]
     np.save(tmp_path / "fewer.npy", predictions[:-1])
     assert "would cost otherwise" in refused(["pate", "analyze", *fewer], capsys)
+    classes = [arguments[0], "--num-classes", "2", *arguments[3:], "--labels", labels]
+    assert "--num-classes=2, and" in refused(["pate", "analyze", *classes], capsys)
+    swapped = [str(tmp_path / "swapped.npy"), *arguments[1:], "--labels", labels]
+    np.save(tmp_path / "swapped.npy", predictions[:, ::-1])
+    assert "were made of other votes" in refused(["pate", "analyze", *swapped], capsys)
+    more = [arguments[0], "--num-classes", "11", *arguments[3:], "--labels", labels]
+    assert "have for 11 classes" in refused(["pate", "analyze", *more], capsys)
+    (tmp_path / "out-csv" / "private" / "votes.npy").write_bytes(b"no votes")
+    assert "votes.npy can't be read" in refused(["pate", "analyze", *arguments, "--labels", labels], capsys)
+    weak = [
+        *arguments,
+        "--records",
+        "512",
+        "--sigma",
+        "0.2",
+        "--sigma-threshold",
+        "0.2",
+        "--output",
+        str(tmp_path / "weak"),
+    ]
+    assert "of PATE, a larger sigma or gamma" in refused(["pate", "label", *weak], capsys)
+    assert not (tmp_path / "weak").exists()
 
 
 def test_labels_that_another_process_made_meanwhile_are_not_made_anew(

@@ -33,7 +33,7 @@ def clipped(w: Any, x: Any, *, microbatch_size: int | None, jitted: bool) -> Any
 
 
 def trained_on_long_rows(w: Any, x: Any) -> Any:
-    """Of gradients that are formed; some rows are padding, so that norms leave float32's range on some devices and not on others."""
+    """Of gradients that are formed; some rows are padding, so that some devices have norms out of float32's range."""
     run = jaxdp.DPSGD(num_examples=64, expected_batch_size=32, steps=1, clip_norm=1.0, noise_multiplier=1.0)
     step = run.make_step(lambda w, x: jnp.sum(jnp.tanh(x[:, None] * w) ** 2), optax.sgd(1.0), self_check=False)
     return step(step.init(w, jax.random.key(3)), x)[0].params

@@ -286,6 +286,14 @@ def test_the_threshold_sensitivity_bounds_every_change_of_a_count_within_its_dis
         assert by_distance[d] == pytest.approx(np.abs(np.diff(near)).max(), rel=1e-12)
 
 
+def test_the_threshold_sensitivity_of_many_queries_is_that_of_each_and_soon_found() -> None:
+    sensitivity = lambda top, teachers: _sanitise.local_sensitivity_of_threshold(top, teachers, 60.0, 20.0, 8.0)
+    top = np.array([0, 50, 100, 50, 73])
+    alone = [sensitivity(top[i : i + 1], 100) for i in range(len(top))]
+    np.testing.assert_allclose(sensitivity(top, 100), np.sum(alone, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(sensitivity(top, 100)[:20], sensitivity(top, 1_000_000)[:20], rtol=1e-12)
+
+
 def test_a_sanitised_cost_is_above_the_one_it_hides_and_costs_what_it_says() -> None:
     votes = a_vote_set()
     mechanism = pate.GaussianNoisyMax(sigma=40.0)
@@ -360,6 +368,25 @@ def test_a_threshold_is_charged_for_every_query_and_votes_for_those_answered() -
     expected = pate.forecast(votes, mechanism, queries=60)
     assert expected.answered == pytest.approx(report.answered, abs=15)
     assert expected.epsilon == pytest.approx(report.data_dependent.epsilon, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "delta", "said"),
+    [
+        (pate.GaussianNoisyMax(sigma=0.2), 1e-5, "delta=1e-05 can't be kept"),
+        (pate.ConfidentNoisyMax(threshold=500.0, sigma_threshold=10.0, sigma_max=10.0), 1e-5, "threshold=500"),
+        (pate.GaussianNoisyMax(sigma=10.0), 0.01, "one over the number of teachers"),
+    ],
+)
+def test_a_forecast_refuses_what_an_analysis_would(mechanism: pate.Aggregator, delta: float, said: str) -> None:
+    votes = np.tile([[90, 10]], (1000, 1))
+    answered = None if mechanism.answers_all else np.zeros(1000, bool)
+    for asked in (
+        lambda: pate.forecast(votes[:5], mechanism, queries=1000, delta=delta),
+        lambda: pate.analyze(votes, mechanism, answered=answered, delta=delta),
+    ):
+        with pytest.raises(jaxdp.UsageError, match=said):
+            asked()
 
 
 def test_the_interactive_threshold_is_on_the_disagreement() -> None:

@@ -74,3 +74,9 @@ def test_a_cap_on_answers_stops_at_the_cap() -> None:
 def test_a_budget_that_allows_nothing_is_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(jaxdp.UsageError, match=message):
         pate.within_budget(np.ones(5, bool), MECHANISMS[1], **given)
+
+
+@pytest.mark.parametrize("given", [{}, {"epsilon": 9.0}, {"most_answers": 5}])
+def test_noise_too_small_for_delta_is_refused_with_a_budget_or_without(given: dict[str, Any]) -> None:
+    with pytest.raises(jaxdp.UsageError, match=r"delta=1e-05 can't be kept.*of PATE, a larger sigma or gamma"):
+        pate.within_budget(np.ones(9, bool), pate.GaussianNoisyMax(sigma=0.2), **given)

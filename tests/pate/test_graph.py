@@ -59,6 +59,13 @@ def test_examples_that_are_the_same_and_those_without_features_have_coordinates(
         assert np.isfinite(coordinates).all()
 
 
+def test_examples_far_from_copies_of_each_other_have_coordinates() -> None:
+    copies, others = np.repeat(np.eye(8)[:3], 40, axis=0), np.abs(np.random.default_rng(0).normal(size=(20, 8)))
+    for public in (copies, np.concatenate([copies, np.eye(8)[7:]])):
+        for coordinates in graph_coordinates(public, others, dimensions=5):
+            assert np.isfinite(coordinates).all()
+
+
 def test_labels_spread_within_clusters_and_one_that_others_contradict_is_replaced() -> None:
     public, truth = clusters(300, 5)
     coordinates, _ = graph_coordinates(public, public[:1], dimensions=4)

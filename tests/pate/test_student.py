@@ -147,6 +147,8 @@ def test_a_step_compiles_once() -> None:
         (np.zeros(300, int), {"steps": 0}, "steps=0 must be above 0"),
         (np.zeros(300, int), {"method": "guess"}, "method='guess' is not known"),
         (np.zeros(300, int), {"strongly": None}, "give mildly and strongly.*or method='supervised'"),
+        (np.full(300, 7), {}, "labels go up to 7, and logits_fn returned"),
+        (np.full(300, 2**32 + 1), {}, "labels hold 4294967297, which is no int32"),
     ],
 )
 def test_what_teaches_nothing_is_refused(labels: np.ndarray, changes: dict[str, Any], message: str) -> None:

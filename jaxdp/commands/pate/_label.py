@@ -10,9 +10,10 @@ from jaxtyping import Int
 from rich.console import Console
 
 from ... import _checks
-from ..._errors import UsageError
+from ..._errors import NOT_ARRAYS, UsageError
 from ..._outputs import check_output
 from ...data import Fingerprints
+from ...pate._budget import within_budget
 from ...pate._votes import check_predictions, vote_counts
 from ...runs._folder import PRIVATE, RunFolder
 from ...runs._key_source import KeySource
@@ -48,7 +49,9 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
             f"--records={options.records} is fewer than the {len(predictions)} teachers of {options.predictions}, and no two "
             "have a record in common: give the number of all private records, and predictions with a row for each teacher"
         )
-    mechanism = options.mechanism(len(predictions))
+    mechanism, asked = options.mechanism(len(predictions)), np.ones(predictions.shape[1], bool)
+    budget: dict[str, Any] = {"epsilon": options.target_epsilon, "delta": options.delta}
+    within_budget(asked, mechanism, **budget, most_answers=options.max_answers)  # else refused once labels are drawn
     folder = RunFolder(options.output)
     if (folder.path / "labels.csv").exists():
         if not (folder.path / "statement.json").exists() and (folder.private / "statement.json").exists():
@@ -133,7 +136,7 @@ def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> Non
     mechanism = options.mechanism(len(predictions))
     asked, answered = np.arange(predictions.shape[1]), np.ones(predictions.shape[1], bool)
     if options.labels is not None:
-        asked, _, answered = read_labels(options.labels)
+        asked, labels, answered = read_labels(options.labels)
         if (
             len(asked) == 0
             or asked.min() < 0
@@ -143,6 +146,11 @@ def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> Non
             raise UsageError(
                 f"--labels={options.labels} names examples that {options.predictions} doesn't have, or one twice: give the "
                 "labels that were made of these predictions"
+            )
+        if labels.max() >= options.num_classes:
+            raise UsageError(
+                f"--num-classes={options.num_classes}, and {options.labels} has class {labels.max()}: give the number of classes "
+                "that the teachers vote on"
             )
         if not answered.all() and mechanism.answers_all:
             raise UsageError(
@@ -159,6 +167,7 @@ def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> Non
     in_words = report.mechanism.in_words(teachers=report.teachers, asked=report.asked, answered=report.answered)
     if options.labels is not None:
         _check_stated(options.labels, in_words)
+        _check_votes(options.labels, votes)
     figures = all_figures(report)
     if options.plot is not None:
         plot_epsilon(report, answered, options.plot)
@@ -173,6 +182,23 @@ def analyze_file(options: AnalyzeOptions, console: Console | None = None) -> Non
         say(
             console,
             "the sanitised ε is drawn anew at each call: publish one, chosen before you look; not the least, nor several",
+        )
+
+
+def _check_votes(labels: Path, votes: Int[np.ndarray, "queries classes"]) -> None:
+    """Refuse votes that aren't those kept beside the labels: of other predictions, classes or queries."""
+    path = labels.with_name(PRIVATE) / "votes.npy"
+    if not path.exists():
+        return
+    try:
+        kept = np.load(path)
+    except (OSError, *NOT_ARRAYS) as error:
+        raise UsageError(f"{path} can't be read ({error}): bring back the file that was made with {labels}") from error
+    if not np.array_equal(kept, votes):
+        raise UsageError(
+            f"--labels={labels} were made of other votes than these predictions have for {votes.shape[1]} classes, which are in "
+            f"{path}: give the predictions and --num-classes of `jaxdp pate label`, a column for each number in labels.csv. What "
+            f"labels of `jaxdp pate` itself cost is in {path.with_name('report.json')}"
         )
 
 

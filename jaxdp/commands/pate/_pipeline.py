@@ -139,7 +139,11 @@ def _prepared(options: PateOptions, device: Any) -> tuple[datasets.Dataset, int]
     _checks.delta(options.delta, len(data.train_labels))
     check_batch_size(options.teacher_batch_size, size_of_shards(len(data.train_labels), options.teachers))
     within_budget(
-        np.ones(1, bool), options.mechanism(options.teachers), epsilon=options.target_epsilon, delta=options.delta
+        np.ones(options.queries, bool),
+        options.mechanism(options.teachers),
+        epsilon=options.target_epsilon,
+        delta=options.delta,
+        most_answers=options.max_answers,
     )
     return data, public
 
