@@ -255,6 +255,12 @@ def stacked_and_indexed(program: Program) -> None:
         "scanned, rematerialised": lambda p, x, rows: jax.lax.scan(
             jax.checkpoint(lambda h, v: (jnp.tanh(h @ v), None)), rows, p[w]
         )[0],
+        "scanned, rematerialised, with penalties": lambda p, x, rows: (lambda h, more: h + jnp.sum(more))(
+            *jax.lax.scan(jax.checkpoint(lambda h, v: (jnp.tanh(h @ v), 0.1 * jnp.sum(v * v))), rows, p[w])
+        ),
+        "rematerialised, with places": lambda p, x, rows: (lambda h, places: h @ p[w][0][places])(
+            *jax.checkpoint(lambda h: (jnp.tanh(h), jnp.arange(h.shape[-1])))(rows)
+        ),
     }
     how = program.one_of(*forms)
     program.add(forms[how], f"stacked weights, {how}")
