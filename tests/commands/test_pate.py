@@ -413,7 +413,7 @@ def test_predictions_of_others_are_labelled_and_analysed_from_npy_and_csv_alike(
         str(tmp_path / "weak"),
     ]
     assert "of PATE, a larger sigma or gamma" in refused(["pate", "label", *weak], capsys)
-    assert not (tmp_path / "weak").exists()
+    assert list((tmp_path / "weak").iterdir()) == []
 
 
 def test_labels_that_another_process_made_meanwhile_are_not_made_anew(

@@ -49,9 +49,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
             f"--records={options.records} is fewer than the {len(predictions)} teachers of {options.predictions}, and no two "
             "have a record in common: give the number of all private records, and predictions with a row for each teacher"
         )
-    mechanism, asked = options.mechanism(len(predictions)), np.ones(predictions.shape[1], bool)
-    budget: dict[str, Any] = {"epsilon": options.target_epsilon, "delta": options.delta}
-    within_budget(asked, mechanism, **budget, most_answers=options.max_answers)  # else refused once labels are drawn
+    mechanism = options.mechanism(len(predictions))
     folder = RunFolder(options.output)
     if (folder.path / "labels.csv").exists():
         if not (folder.path / "statement.json").exists() and (folder.private / "statement.json").exists():
@@ -59,6 +57,8 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
             return
         _refuse_labels(folder)
     folder = RunFolder.create(options.output)
+    asked, budget = np.ones(predictions.shape[1], bool), {"epsilon": options.target_epsilon, "delta": options.delta}
+    within_budget(asked, mechanism, **budget, most_answers=options.max_answers)  # else refused once labels are drawn
     keys = KeySource(options.seed, ["pate label", that_matter(options)], Fingerprints((predictions.astype(np.int64),)))
     with folder.locked():
         _refuse_labels(folder)  # of another process, since the folder was looked at
