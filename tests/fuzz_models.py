@@ -246,6 +246,16 @@ def transformed_weight(program: Program) -> None:
 def stacked_and_indexed(program: Program) -> None:
     w = program.weight(3, program.width, program.width)
     pick = program.data(program.random.integers(0, 3, size=(program.batch,)).astype(program.one_of(*INTEGERS)))
+
+    def scanned_with_penalties(p: Any, x: Any, rows: Any) -> Any:
+        layer = jax.checkpoint(lambda h, v: (jnp.tanh(h @ v), 0.1 * jnp.sum(v * v)))
+        h, penalties = jax.lax.scan(layer, rows, p[w])
+        return h + jnp.sum(penalties)
+
+    def rematerialised_with_places(p: Any, x: Any, rows: Any) -> Any:
+        h, places = jax.checkpoint(lambda h: (jnp.tanh(h), jnp.arange(h.shape[-1])))(rows)
+        return h @ p[w][0][places]
+
     forms: dict[str, Layer] = {
         "by number": lambda p, x, rows: jnp.tanh(rows @ p[w][0]) @ p[w][2],
         "by the example": lambda p, x, rows: rows @ p[w][x[pick]],
@@ -255,12 +265,8 @@ def stacked_and_indexed(program: Program) -> None:
         "scanned, rematerialised": lambda p, x, rows: jax.lax.scan(
             jax.checkpoint(lambda h, v: (jnp.tanh(h @ v), None)), rows, p[w]
         )[0],
-        "scanned, rematerialised, with penalties": lambda p, x, rows: (lambda h, more: h + jnp.sum(more))(
-            *jax.lax.scan(jax.checkpoint(lambda h, v: (jnp.tanh(h @ v), 0.1 * jnp.sum(v * v))), rows, p[w])
-        ),
-        "rematerialised, with places": lambda p, x, rows: (lambda h, places: h @ p[w][0][places])(
-            *jax.checkpoint(lambda h: (jnp.tanh(h), jnp.arange(h.shape[-1])))(rows)
-        ),
+        "scanned, rematerialised, with penalties": scanned_with_penalties,
+        "rematerialised, with places": rematerialised_with_places,
     }
     how = program.one_of(*forms)
     program.add(forms[how], f"stacked weights, {how}")
