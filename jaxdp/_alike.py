@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
+from ._mesh import types_of_long_axes
+
 _SMALL = 2**12  # values
 
 
@@ -61,6 +63,4 @@ class Alike:
 
 def _nothing_is_divided() -> bool:
     """Whether all axes of a mesh are the program's own, as within `jax.shard_map`."""
-    mesh = jax.sharding.get_abstract_mesh()
-    long = [kind for kind, size in zip(mesh.axis_types, mesh.axis_sizes, strict=True) if size > 1]
-    return bool(long) and all(kind == AxisType.Manual for kind in long)
+    return types_of_long_axes() == {AxisType.Manual}

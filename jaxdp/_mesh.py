@@ -32,9 +32,14 @@ def explicit_axes(mesh: Any) -> tuple[str, ...]:
 def branches_may_differ() -> bool:
     """Whether devices that compute together may take different branches: within `jax.shard_map` over some axes of a mesh whose
     other axes the compiler divides over. What one branch exchanges, the devices in another one never send."""
+    types = types_of_long_axes()
+    return AxisType.Manual in types and len(types) > 1
+
+
+def types_of_long_axes() -> set[AxisType]:
+    """Of the mesh within which a program is traced: the types of its axes of more than one device."""
     mesh = jax.sharding.get_abstract_mesh()
-    long = [kind for kind, size in zip(mesh.axis_types, mesh.axis_sizes, strict=True) if size > 1]
-    return AxisType.Manual in long and any(kind != AxisType.Manual for kind in long)
+    return {kind for kind, size in zip(mesh.axis_types, mesh.axis_sizes, strict=True) if size > 1}
 
 
 def computing_on(mesh: Mesh) -> AbstractContextManager[Any]:

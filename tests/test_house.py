@@ -18,7 +18,7 @@ from jaxdp.sampling import NAMES, SAMPLINGS
 PACKAGE = Path(jaxdp.__file__).parent
 ROOMS = (
     *("_errors", "_elsewhere", "_checks", "_types", "_interrupts", "_outputs", "_platform"),
-    *("_processes", "_meeting", "_alike", "_block", "_mesh", "_spread"),
+    *("_processes", "_meeting", "_mesh", "_alike", "_block", "_spread"),
     *("jaxprs", "noise", "sampling", "reading", "clipping", "accounting", "transforms", "dpsgd"),
     *("mechanisms", "pate", "audit"),
     *("data", "models", "runs", "commands", "cli", "__main__"),
