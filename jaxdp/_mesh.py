@@ -10,6 +10,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ._errors import UsageError
 
 _OF_TWO_MESHES = ("Mesh for all inputs should be equal", "should match the aval mesh")  # what JAX says
+_OF_ITS_OWN_MESH = (  # of a loss that runs jax.shard_map
+    "should match the mesh passed to shard_map",
+    "must refer to an axis marked as manual",
+    "disagree with the shardings of arguments",
+)
 
 
 def mesh_of(leaf: Any) -> Mesh | None:
@@ -75,7 +80,7 @@ def _explicit_mesh_of(leaf: Any) -> Any:
 
 @contextmanager
 def explaining(mesh: Any) -> Iterator[None]:
-    """Where a loss is traced: what JAX says of arrays that it has of its own, in words of what to change.
+    """Where a loss is traced: what JAX says of arrays, or of a mesh, that it has of its own, in words of what to change.
 
     Raises:
         UsageError: in the place of that.
@@ -83,7 +88,13 @@ def explaining(mesh: Any) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if not any(words in str(error) for words in _OF_TWO_MESHES):
+        if any(words in str(error) for words in _OF_ITS_OWN_MESH):
+            raise UsageError(
+                "the loss computes on a mesh of its own (jax.shard_map, or a constraint), and the step elsewhere: lay parameters "
+                "and data out on that mesh, leave mesh= out of jax.shard_map, and make the state and the steps within "
+                "jax.set_mesh(mesh)"
+            ) from error
+        if mesh is None or not any(words in str(error) for words in _OF_TWO_MESHES):
             raise
         raise UsageError(
             f"the loss, or the optimizer, computes with an array of its own that is on {mesh}, whose axes JAX doesn't divide by "

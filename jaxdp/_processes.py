@@ -85,6 +85,14 @@ def versions() -> dict[str, str]:
     return {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
+def other_versions(before: Mapping[str, str]) -> str | None:
+    """What is said where something began with other versions than it goes on with; None where it didn't."""
+    now = versions()
+    differ = [name for name in now if before.get(name) != now[name]]
+    began, goes_on = (", ".join(f"{name} {of.get(name)}" for name in differ) for of in (before, now))
+    return f"it began with {began}, and goes on with {goes_on}: perhaps not to the same bits" if differ else None
+
+
 def facts_of_versions() -> dict[str, str]:
     """The same as facts to agree on."""
     return {f"the version of {name}": version for name, version in versions().items()}

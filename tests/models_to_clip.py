@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 Problem = tuple[Callable[..., Any], Any, Any]
 MODELS: dict[str, Callable[[], Problem]] = {}
@@ -563,6 +564,17 @@ def while_loop_on_the_example() -> Problem:
         return square(halved @ p["w"])
 
     return of_weights(loss, normal(9, 6, 6), w=(6, 4))
+
+
+@model
+def weights_that_are_named_and_placed() -> Problem:
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
+
+    def loss(p: Any, x: Any) -> Any:
+        w = jax.lax.with_sharding_constraint(p["w"], jax.NamedSharding(mesh, jax.P()))
+        return square(jnp.tanh(x @ w) @ checkpoint_name(jax.lax.optimization_barrier(p["v"]), "v"))
+
+    return of_weights(loss, normal(9, 6, 7, 6), w=(6, 4), v=(4, 3))
 
 
 @model

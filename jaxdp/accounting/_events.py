@@ -29,7 +29,9 @@ _COUNTS = (
 _PROBABILITIES = ("sampling_probability", "sampling_probs")
 _LARGEST = 1e100  # the accountants square numbers, and multiply squares
 _GAUSSIAN = Gaussian()
-_MAYBE_SEVERAL = ("events", "sensitivities", "sampling_probs", "step_counts")
+_OFF = 1e-9  # that probabilities may be, together
+_SEVERAL = ("events", "sensitivities", "sampling_probs")
+_MAYBE_SEVERAL = (*_SEVERAL, "step_counts")
 _MAYBE_INFINITE = ("shape", "sensitivities")  # of a search's distribution; of a mixture, whose shifts have signs
 
 
@@ -149,7 +151,10 @@ def with_float_noise(event: Any) -> "DpEvent":
 
     def change(part: DpEvent) -> DpEvent:
         kind = type(part)
-        return kind(**{name: _plain(name, getattr(part, name)) for name in _fields(kind)})
+        plain = kind(**{name: _plain(name, getattr(part, name)) for name in _fields(kind)})
+        if wrong := _out_of_range(plain):
+            raise UsageError(f"{plain!r:.200} is no event of a mechanism: {wrong}")
+        return plain
 
     return rebuilt(event, change)
 
@@ -198,13 +203,37 @@ def event_from_dict(description: dict[str, Any]) -> "DpEvent":
     return with_float_noise(build(description))
 
 
+def _out_of_range(event: Any) -> str | None:
+    """What is wrong with an event's numbers, each of which is one by itself; None where nothing is."""
+    from dp_accounting import dp_event as dp
+
+    if isinstance(event, dp.RepeatAndSelectDpEvent) and (event.mean < 1 or event.shape < 0):
+        return "give a mean of 1 or above, and a shape of 0 or above"
+    if isinstance(event, dp.DiscreteLaplaceDpEvent) and not (event.noise_parameter > 0 and event.sensitivity):
+        return "give a noise_parameter above 0 and a sensitivity of 1 or above"
+    if isinstance(event, dp.RandomizedResponseDpEvent) and event.noise_parameter > 1:
+        return "give a noise_parameter of 1 at most"
+    if isinstance(event, dp.MixtureOfGaussiansDpEvent):
+        of_each, likely = event.sensitivities, event.sampling_probs
+        if len(of_each) != len(likely) or abs(math.fsum(likely) - 1) > _OFF:
+            return "give a probability for each sensitivity, of a sum of 1"
+    return None
+
+
 def _plain(name: str, value: Any) -> Any:
-    """A field of an event: a plain `int`, if it counts something, or `float`, neither of them negative; or an event as it is."""
+    """A field of an event, or several where it has several."""
+    if name in _SEVERAL:
+        _checks.instance(name, value, (list, tuple), "give a list")
+    several = isinstance(value, list | tuple) and name in _MAYBE_SEVERAL
+    return [_one(name, item) for item in value] if several else _one(name, value)
+
+
+def _one(name: str, value: Any) -> Any:
+    """A plain `int`, if it counts something, or `float`, neither of them negative; or an event as it is."""
     from dp_accounting import DpEvent
 
-    if isinstance(value, list | tuple) and name in _MAYBE_SEVERAL:
-        return [_plain(name, item) for item in value]
-    if isinstance(value, DpEvent):
+    if name in ("event", "events"):
+        _checks.instance(name, value, DpEvent, "give an event of dp-accounting, such as GaussianDpEvent(1.1)")
         return value
     if name in _COUNTS:
         return _checks.whole(name, value, "give a number of 0 or above")

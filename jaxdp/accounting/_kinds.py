@@ -54,6 +54,14 @@ def as_counted(event: "DpEvent", accountant: str) -> "DpEvent | None":
         if isinstance(part, dp_event.RandomizedResponseDpEvent):
             copies += times
             return part if accountant != "pld" or copies <= MOST_COPIES else None
+        if isinstance(part, dp_event.LaplaceDpEvent) and part.noise_multiplier == 0:
+            return dp_event.NonPrivateDpEvent()
+        if isinstance(part, dp_event.MixtureOfGaussiansDpEvent) and not any(
+            s > 0 and p > 0 for s, p in zip(part.sensitivities, part.sampling_probs, strict=True)
+        ):
+            return dp_event.NoOpDpEvent() if not any(part.sensitivities) else None
+        if getattr(part, "sampling_probability", 1) == 0:
+            return dp_event.NoOpDpEvent()
         if isinstance(part, dp_event.PoissonSampledDpEvent):
             inner = told(part.event, 1)
             if inner is None or isinstance(inner, dp_event.NoOpDpEvent):

@@ -2,8 +2,9 @@
 
 `jax.vmap` runs each primitive by its batching rule. JAX's own rules keep examples apart, but for one that iterates until the last
 value of an array has converged, and those that hand a whole batch to somebody else: to Python, to a foreign function, to a rule
-that the user has written. Of another library's primitives, and of those of `jax.experimental.hijax`, nothing is known: Equinox's
-`unvmap_any` is the "any" of all examples together, and by it a check that one of them fails fails for all.
+that the user has written, to a kernel of Pallas's with memory of its own. Of another library's primitives, and of those of
+`jax.experimental.hijax`, nothing is known: Equinox's `unvmap_any` is the "any" of all examples together, and by it a check that
+one of them fails fails for all.
 """
 
 import functools
@@ -65,13 +66,27 @@ def foreign_primitives(jaxpr: Jaxpr) -> list[str]:
     keep examples apart.
     """
     together = (*_TOGETHER, *_NOT_VECTORISED, *(_TOGETHER_ON_TPUS if default_platform() is TPU else ()))
-    is_foreign = lambda eqn: _is_hijax(eqn) or eqn.primitive.name in together or not _is_jaxs_own(eqn.primitive)
+    is_foreign = lambda eqn: (
+        _is_hijax(eqn)
+        or eqn.primitive.name in together
+        or not _is_jaxs_own(eqn.primitive)
+        or (eqn.primitive.name == "pallas_call" and _has_scratch(eqn))
+    )
     return sorted({eqn.primitive.name for eqn in all_equations(jaxpr) if is_foreign(eqn)})
 
 
 def _is_hijax(eqn: Eqn) -> bool:
     """Whether an equation runs a class of `jax.experimental.hijax`, of which no jaxpr says what it does."""
     return "_prim" in eqn.params
+
+
+def _has_scratch(kernel: Eqn) -> bool:
+    """Whether a Pallas kernel has memory of its own, in which it may keep for an example what it saw of the one before.
+
+    Vectorised, it runs over all of them in one go. That it clears its memory for each can't be seen.
+    """
+    within = any(eqn.primitive.name == "run_scoped" for body in subjaxprs(kernel) for eqn in all_equations(body))
+    return within or getattr(kernel.params.get("grid_mapping"), "num_scratch_operands", 1) > 0
 
 
 @functools.cache

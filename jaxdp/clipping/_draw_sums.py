@@ -19,7 +19,7 @@ from .._spread import Spread
 from .._types import Batch, Params
 from ..sampling import Draw
 from ._clipped_grad import ClippedGrad
-from ._inputs import check_batch, check_loss, example_keys
+from ._inputs import check_batch, check_has_mean, check_loss, example_keys
 from ._reducer import Compensated, Examples, are_many, gather_drawn, given_back, reduce_examples
 from .ghost import Traced
 
@@ -219,6 +219,7 @@ class Summing:
             grads, losses, norms, aux = self.grad_fn.sum_at_once(loss, whole(params), examples, shared, clip_norm)
             observed = self.grad_fn.rule.observe(norms, examples.mask, jnp.float32(clip_norm))
             clipped = examples.mask & ~(norms <= clip_norm)
+            check_has_mean(aux)
             sums = jax.tree.map(lambda leaf: jnp.sum(leaf.astype(jnp.float32), axis=0), (losses, clipped, aux))
             return grads if self.spread is None else self.spread.scattered(grads), (observed, sums)
 

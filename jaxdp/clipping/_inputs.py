@@ -139,6 +139,18 @@ def check_mask(mask: Any, size: int) -> Bool[Array, " B"]:
     return jnp.asarray(mask)
 
 
+def check_has_mean(aux: Any) -> None:
+    """Refuse auxiliary data of which a step can't give a mean: keys, and complex numbers, of which it would drop a part."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(aux):
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        if is_key or jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+            fix = "leave it out" if is_key else "return its .real and its .imag"
+            raise UsageError(
+                f"aux{jax.tree_util.keystr(path)}, which the loss returns beside its value, is of {leaf.dtype}, and a step's "
+                f"metrics have means of float32: {fix}"
+            )
+
+
 def check_loss(
     loss_fn: LossFn,
     has_aux: bool,

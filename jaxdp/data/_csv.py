@@ -90,6 +90,11 @@ def read_columns(
         parts.append(_parsed(path, names, chunk, len(ids) + 1, categories, otherwise))
     if not ids:
         raise UsageError(f"{path} has a first line and no rows")
+    if (around := next((i for i, each in enumerate(ids) if each != each.strip()), None)) is not None:
+        raise UsageError(
+            f"{path}, line {around + 2}: the id {ids[around]!r} has blanks around it, and would be another record's: take them "
+            "out of the file"
+        )
     if len(set(ids)) != len(ids):
         again = Counter(ids).most_common(1)[0][0]
         raise UsageError(

@@ -69,6 +69,8 @@ _QUICKLY: dict[Platform, dict[str, Any]] = {
 # A CPU's compiler without YNNPACK: what that gets wrong (`jaxprs._for_cpus`) the clipped gradient is to be held against.
 _WITHOUT_YNNPACK = ("xla_cpu_experimental_ynn_fusion_type", "")
 _NEARBY = 7  # points looked at, of which most decide
+_BY_VMAP = 'Use the parameter in another way, or jaxdp.clipped_grad(..., method="vmap")'
+_LOOK = "Compute with jax.numpy what has a kernel or a batching rule of its own, by which examples may see each other"
 _OFF = "make_step(..., self_check=False) goes without the check"
 
 
@@ -270,7 +272,7 @@ class _Check:
         changed = np.flatnonzero(~(off <= 8 * np.max(inexact)))
         if len(changed):
             what = f"is changed by another example of the batch, by {off[changed[0]]:.3g} of {clip_norm:.3g}"
-            self._refuse(changed[:1], what)
+            self._refuse(changed[:1], what, _LOOK)
 
     def _agrees_nearby(self, params: Params, batch: Batch, rounding: np.ndarray) -> bool:
         """At most of several points: each parameter moved by a thousandth, or what its type tells apart; zeros stay."""
@@ -320,7 +322,7 @@ class _Check:
         longer = np.flatnonzero(lengths > 0.6 * oracle.lengths[:, i])
         return longer if len(longer) else np.arange(len(lengths))
 
-    def _refuse(self, leaves: Any, what: str) -> None:
+    def _refuse(self, leaves: Any, what: str, fix: str = _BY_VMAP) -> None:
         by_rules = replace(self._grad_fn, method="auto", strict=False)
         loss = by_rules.trace(self._params, self._draw(_FLOATS[0], [2] * len(self._leaves)), self._shared, self._keys())
         paths = [path for path, _ in jax.tree.leaves_with_path(self._params)]
@@ -329,8 +331,7 @@ class _Check:
         lines = Explanation(tuple(report[i] for i in leaves)) if report else ""
         raise UsageError(
             f"self_check: on random examples of the data's shapes, the clipped gradient of {names} {what}: a rule of the clipped "
-            "gradient is wrong for this loss, and epsilon would be false. Use the parameter in another way, or "
-            f'jaxdp.clipped_grad(..., method="vmap"), and please report it.\n{lines}'
+            f"gradient is wrong for this loss, and epsilon would be false. {fix}, and please report it.\n{lines}"
         )
 
 

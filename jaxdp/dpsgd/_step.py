@@ -242,7 +242,7 @@ class PrivateStep:
         carry = (state.params, state.opt_state, state.rule_state, state.noise_state)
         spread = spread_of(carry, state.params, arrays)
         given = jax.tree.leaves(carry)
-        with nullcontext() if spread is None else explaining(spread.mesh):
+        with explaining(None if spread is None else spread.mesh):
             if spread is not None:
                 carry = spread.place(carry)
             if isinstance(data, Source):

@@ -32,7 +32,8 @@ _STORED = (
 )
 _STREAM = (
     "draws from the stream {tag!r} of its own, which a loss can't advance, and a copy would draw the same for all examples: in "
-    "the loss, merge one by nnx.merge(..., copy=True) and nnx.reseed(it, {tag}=rng) with the example's own key, its argument rng="
+    "the loss, merge one by nnx.merge(..., copy=True) and nnx.reseed(it, {tag}=rng{several}) with the example's own key, its "
+    "argument rng="
 )
 _KEY = (
     "draws from the key that it is called with: in the loss, let that be the example's own, its argument rng=, since one that "
@@ -192,7 +193,9 @@ def _hints_of_nnx(model: Any) -> Iterator[str]:
 
     for path, node in nnx.iter_graph(model):
         if isinstance(node, nnx.RngStream):
-            yield f"{'/'.join(map(str, path[:-1])) or 'the model itself'} {_STREAM.format(tag=node.tag)}"
+            several = ', policy="match_shape"' if node.key.shape else ""  # of layers that nnx.vmap made
+            told = _STREAM.format(tag=node.tag, several=several)
+            yield f"{'/'.join(map(str, path[:-1])) or 'the model itself'} {told}"
         elif isinstance(node, nnx.GroupNorm):
             yield f"{'/'.join(map(str, path)) or 'the model itself'} {_GROUPS}"
         elif _is_by_stored_of_nnx(node):

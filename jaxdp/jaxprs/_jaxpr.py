@@ -29,7 +29,10 @@ PRODUCTS = frozenset(
     {p.mul_p, getattr(lax, "one_minus_square_p", p.mul_p)}
 )  # the latter of a tangent, in the newer releases
 CAST, BROADCAST, RESHAPE, TRANSPOSE = p.convert_element_type_p, p.broadcast_in_dim_p, p.reshape_p, p.transpose_p
-SQUEEZE, COPY, REVERSE, CONCATENATE = p.squeeze_p, p.copy_p, p.rev_p, p.concatenate_p
+SQUEEZE, REVERSE, CONCATENATE = p.squeeze_p, p.rev_p, p.concatenate_p
+SAME = frozenset(
+    {p.copy_p, p.name_p, p.sharding_constraint_p, lax.optimization_barrier_p}
+)  # of one operand: its values
 SLICE, DYNAMIC_SLICE, SPLIT = p.slice_p, p.dynamic_slice_p, lax.split_p
 STACK, UNSTACK = getattr(lax, "stack_p", None), getattr(lax, "unstack_p", None)  # of the newer releases
 

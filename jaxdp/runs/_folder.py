@@ -10,7 +10,7 @@ summary.json     what is covered by epsilon, or public, of the results, and with
 
 What epsilon doesn't cover, in private/, which nobody else may read (mode 700):
 run.json         the seed if one was given; while the run is under way, a secret and the data's fingerprint under it, and by what
-                 config.json is known again
+                 config.json and the canaries are known again
 checkpoints/     while the run is under way, the two newest, with its keys; with --keep best, best/ has that epoch's model
 metrics.jsonl    one line an epoch; metrics.png shows them
 canaries.npz     with --audit-canaries, the examples that were planted, and which of them the model was trained on
@@ -27,7 +27,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -41,7 +41,9 @@ _METRICS = f"{PRIVATE}/metrics.jsonl"
 _SECRETS = f"{PRIVATE}/run.json"
 _ROOM_NEEDED = 64 * 2**20
 _SEAL = "sha256"
+_CANARIES = "canaries"  # the SHA-256 of their file
 _CONFIGS = "configs"  # what each config.json that the run wrote has for a SHA-256
+_NETWORK = "network"  # how config.json names the model's description, and its task's
 _RESULTS = f"{PRIVATE}/summary.json"
 _OF_A_RUN = (_METRICS, _RESULTS, f"{PRIVATE}/predictions.npy", f"{PRIVATE}/votes.npy")  # of one that has begun
 
@@ -168,6 +170,7 @@ class RunFolder:
         seed: int | None,
         fingerprint: Callable[[bytes], str],
         secret: bytes | None = None,
+        canaries: bytes | None = None,
     ) -> None:
         """Write what a run is known by; with config.json, which comes last, it has begun.
 
@@ -176,10 +179,14 @@ class RunFolder:
             seed: the user's, or None.
             fingerprint: of the data, under a secret that is erased with it.
             secret: 32 bytes of the operating system's for this run alone; drawn here if not given.
+            canaries: the content of its file of them, if there is one.
         """
         self.refuse_begun()
         secret = secrets.token_bytes(32) if secret is None else secret
-        self._write_config(config, {"seed": seed, "secret": secret.hex(), "data_fingerprint": fingerprint(secret)})
+        known = {"seed": seed, "secret": secret.hex(), "data_fingerprint": fingerprint(secret)}
+        if canaries is not None:
+            known[_CANARIES] = _digest(canaries)
+        self._write_config(config, known)
 
     def rewrite_config(self, config: dict[str, Any]) -> None:
         """Write config.json anew; where a kill leaves the one before, that is known, too."""
@@ -198,16 +205,30 @@ class RunFolder:
                 "let anyone subtract the noise; bring back the run's own file"
             )
 
-    def check_data(self, fingerprint: Callable[[bytes], str], described: Any = None) -> None:
+    def check_canaries(self, content: bytes) -> None:
+        """Refuse to go on with other canaries than the run was started with."""
+        if self._secrets().get(_CANARIES) != _digest(content):
+            raise UsageError(
+                f"the canaries in {self.private} are not those the run was started with: the run's folder is damaged. The "
+                "same keys on other data would let anyone subtract noise, and an audit ask for other coins: bring its file back"
+            )
+
+    def check_data(self, fingerprint: Callable[[bytes], str], described: Mapping[str, Any] | None = None) -> None:
         """Refuse to go on with other data than the run was started with.
 
-        Where `described` is given, as config.json has it, also with the same data under another description: encoded by other
-        bounds, they are other inputs.
+        Where parts of config.json are given as they are `described` now, also with the same data under another description:
+        encoded by other bounds, they are other inputs, and of another task they have another loss.
         """
         same = self._secrets()["data_fingerprint"] == fingerprint(self.secret)
-        if same and described is not None:
-            same = self.read_json("config.json")["model"] == json.loads(json.dumps(described))
-        if not same:
+        config, now = self.read_json("config.json"), json.loads(json.dumps(described or {}))
+        other = [name for name in now if config.get(name) != now[name]]
+        if same and other == [_NETWORK]:
+            raise UsageError(
+                f"--resume {self.path}: the task of the data, such as the number of classes or the bounds of what is predicted, "
+                "or the network that follows from it, is not that the run was started with: the same keys under another loss "
+                "would let anyone subtract the noise. Bring it back, or start another run"
+            )
+        if not same or other:
             raise UsageError(
                 f"--resume {self.path}: data, or the bounds by which they are encoded, are not those the run was started with: "
                 "the same keys on other data would let anyone subtract the noise. Bring them back, or start another run"

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import dp_accounting as dp
@@ -21,10 +22,12 @@ from jaxdp.accounting import (
     RandomSearch,
     accountants_of,
     event_epsilon,
+    event_from_dict,
     gaussian_event,
     poisson_event,
     truncated_poisson_event,
 )
+from jaxdp.commands.train._ledger import read_ledger
 from jaxdp.mechanisms import Exponential, RandomizedResponse
 
 TRAINING = poisson_event(noise_multiplier=1.1, sample_rate=0.01, steps=100)
@@ -159,6 +162,54 @@ def test_a_ledger_whose_entries_are_no_list_is_none() -> None:
 def test_a_sample_of_nothing_costs_nothing() -> None:
     nothing = dp.SelfComposedDpEvent(dp.GaussianDpEvent(1.0), 0)
     assert event_epsilon(dp.PoissonSampledDpEvent(0.1, nothing), delta=1e-5).epsilon == 0
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "pld", "classic"])
+def test_a_sample_of_probability_zero_costs_nothing(accountant: str) -> None:
+    event = dp.PoissonSampledDpEvent(0.0, dp.GaussianDpEvent(2.0))
+    assert event_epsilon(event, delta=1e-5, accountant=accountant).epsilon == 0
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+def test_laplace_noise_of_zero_is_no_privacy(accountant: str) -> None:
+    assert event_epsilon(dp.LaplaceDpEvent(0.0), delta=1e-5, accountant=accountant).epsilon == math.inf
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ({"type": "ComposedDpEvent", "events": {"type": "NoOpDpEvent"}}, "events=.*give a list"),
+        ({"type": "GaussianDpEvent", "noise_multiplier": {"type": "NoOpDpEvent"}}, "noise_multiplier="),
+        ({"type": "SelfComposedDpEvent", "event": 3, "count": 2}, "event=3 is a int"),
+        (
+            {"type": "SelfComposedDpEvent", "event": {"type": "NoOpDpEvent"}, "count": {"type": "NoOpDpEvent"}},
+            "count=",
+        ),
+        (
+            {"type": "MixtureOfGaussiansDpEvent", "standard_deviation": 1, "sensitivities": 1, "sampling_probs": [1]},
+            "sensitivities=1 is a int",
+        ),
+        (
+            {"type": "MixtureOfGaussiansDpEvent", "standard_deviation": 1, "sensitivities": [1], "sampling_probs": []},
+            "a probability for each sensitivity",
+        ),
+        ({"type": "DiscreteLaplaceDpEvent", "noise_parameter": 1.0, "sensitivity": 0}, "sensitivity of 1 or above"),
+        ({"type": "RandomizedResponseDpEvent", "noise_parameter": 2.0, "num_buckets": 4}, "noise_parameter of 1"),
+        (
+            {"type": "RepeatAndSelectDpEvent", "event": {"type": "NoOpDpEvent"}, "mean": 0.5, "shape": 1.0},
+            "a mean of 1 or above",
+        ),
+    ],
+)
+def test_an_event_whose_fields_are_of_the_wrong_kind_is_refused(event: dict[str, Any], said: str) -> None:
+    with pytest.raises(jaxdp.UsageError, match=said):
+        event_from_dict(event)
+
+
+def test_a_file_of_nothing_but_brackets_is_no_ledger(tmp_path: Path) -> None:
+    (tmp_path / "ledger.json").write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(jaxdp.UsageError, match="can't be read"):
+        read_ledger(tmp_path / "ledger.json")
 
 
 def test_what_is_not_an_event_is_refused() -> None:

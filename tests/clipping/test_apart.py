@@ -1,5 +1,6 @@
 """Examples that are vectorised see nothing of each other: by no batching rule, no rule of differentiation, and no NaN."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,11 +12,14 @@ import numpy as np
 import optax
 import pytest
 from convolved import convolved
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 import jaxdp
 from jaxdp._platform import compiling_for
+from jaxdp.clipping._apart import foreign_primitives
 from jaxdp.clipping._clipped_grad import METHODS
 
 W = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)), jnp.float32)
@@ -124,6 +128,49 @@ def test_a_rule_that_jax_keeps_as_a_class_is_not_vectorised() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def _of_kernel(kernel: Any, scratch: Any) -> Any:
+    of_one = pl.pallas_call(
+        kernel, out_shape=jax.ShapeDtypeStruct((5,), jnp.float32), scratch_shapes=scratch, interpret=True
+    )
+    return lambda w, x: loss(w, of_one(x))
+
+
+def _keeps_what_it_saw(x_ref: Any, o_ref: Any, seen: Any) -> None:
+    @pl.when(seen[0] < 0)  # as it is at first
+    def _() -> None:
+        seen[0] = 1
+
+    o_ref[...] = x_ref[...] * jnp.where(seen[0] == 1, 1.0, -1.0)
+    seen[0] = jnp.where(x_ref[0] > 5, 2, seen[0])
+
+
+def _within(x_ref: Any, o_ref: Any) -> None:
+    pl.run_scoped(functools.partial(_keeps_what_it_saw, x_ref, o_ref), pltpu.SMEM((1,), jnp.int32))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("kernel", "scratch"), [(_keeps_what_it_saw, (pltpu.SMEM((1,), jnp.int32),)), (_within, ())], ids=["its", "within"]
+)
+def test_what_a_kernel_keeps_of_an_example_does_not_reach_the_next(kernel: Any, scratch: Any, method: str) -> None:
+    of_one, x = _of_kernel(kernel, scratch), X.at[0, 0].set(9)
+    sums = jaxdp.clipped_grad(of_one, clip_norm=1.0, method=method)(W, x)
+    alone = [jaxdp.clipped_grad(loss, clip_norm=1.0, method="vmap")(W, row[None]).grads for row in x]
+    np.testing.assert_allclose(sums.grads, sum(alone), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_kernel_without_memory_of_its_own_is_vectorised(method: str) -> None:
+    def twice(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 2.0
+
+    of_one = _of_kernel(twice, ())
+    assert not foreign_primitives(jax.make_jaxpr(of_one)(W, X[0]))
+    found = jaxdp.clipped_grad(of_one, clip_norm=1.0, method=method)(W, X)
+    expected = jaxdp.clipped_grad(lambda w, x: loss(w, 2 * x), clip_norm=1.0, method=method)(W, X)
+    np.testing.assert_allclose(found.grads, expected.grads, atol=1e-6)
+
+
 def test_what_jax_itself_does_not_vectorise_is_computed_for_one_after_another(method: str) -> None:
     def mixture(w: Any, x: Any) -> Any:
         tokens = jnp.outer(jnp.arange(1.0, 4.0), x)

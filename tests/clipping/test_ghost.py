@@ -628,3 +628,9 @@ def test_draws_for_the_steps_of_a_loop_are_those_that_the_loss_makes(impl: str) 
         found, expected = (jaxdp.clipped_grad(noisy, clip_norm=0.5, method=method)(w, x) for method in ("auto", "vmap"))
     np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-5)
     np.testing.assert_allclose(found.grads, expected.grads, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_are_named_and_placed_are_not_formed_for_that() -> None:
+    loss, params, batch = MODELS["weights_that_are_named_and_placed"]()
+    report = jaxdp.clipped_grad(loss, clip_norm=1.0).explain(params, batch)
+    assert not any("transformed" in leaf.why for leaf in report.leaves)

@@ -263,6 +263,9 @@ def test_a_run_with_canaries_that_is_broken_off_goes_on_to_the_same_result(
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
     assert "the run's folder is damaged" in refused(["train", "--resume", str(tmp_path / "run")], capsys)
+    planted = canaries.from_bytes(content, file)
+    file.write_bytes(planted._replace(members=~planted.members).to_bytes())
+    assert "not those the run was started with" in refused(["train", "--resume", str(tmp_path / "run")], capsys)
     file.write_bytes(content)
     from_disk = ["train", "--resume", str(tmp_path / "run"), "--reading", "disk"]
     assert "give --reading memory" in refused(from_disk, capsys)

@@ -3,7 +3,7 @@
 import csv
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ import jaxdp
 from jaxdp import cli, data, models
 from jaxdp.clipping import takes_rng
 from jaxdp.commands.train import TrainOptions, train
+from jaxdp.runs._folder import RunFolder
 
 
 class Blobs(nn.Module):
@@ -92,6 +93,43 @@ def test_a_run_of_them_that_is_broken_off_goes_on_to_the_same_result(
     interrupt_at_epoch_of(whole, 3, tmp_path / "broken", monkeypatch)
     cli.main(["train", "--resume", str(tmp_path / "broken")])
     assert result(tmp_path / "broken") == result(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_broken_off_is_not_gone_on_with_under_another_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def heights(upper: float) -> data.Labelled:
+        as_numbers = lambda part: (part[0], part[1].astype(np.float32)[:, None])
+        train, test = (as_numbers(part) for part in (blobs().train, blobs().test))
+        return data.Labelled(name="heights", train=train, test=test, task=data.Numbers(1, 0.0, upper))
+
+    monkeypatch.setitem(data.DATASETS, "blobs", lambda: heights(2.0))
+    interrupt_at_epoch_of([*COMMAND, *PRIVATE], 3, tmp_path / "run", monkeypatch)
+    capsys.readouterr()
+    monkeypatch.setitem(data.DATASETS, "blobs", lambda: heights(20.0))
+    assert "the bounds of what is predicted" in refused(["train", "--resume", str(tmp_path / "run")], capsys)
+    monkeypatch.setitem(data.DATASETS, "blobs", lambda: heights(2.0))
+    cli.main(["train", "--resume", str(tmp_path / "run")])
+    assert jaxdp.load_run(tmp_path / "run").summary is not None
+
+
+@pytest.mark.slow
+def test_what_was_evaluated_on_people_held_back_stays_private_whatever_is_said_of_them_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "erase", _killed)
+        with pytest.raises(SystemExit):
+            cli.main([*COMMAND, *PRIVATE, "--output", str(tmp_path / "run")])
+    monkeypatch.setitem(data.DATASETS, "blobs", lambda: replace(blobs(), public_test=True))
+    cli.main(["train", "--resume", str(tmp_path / "run")])
+    assert "test_accuracy" not in json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "are not protected either" in (tmp_path / "run" / "statement.txt").read_text()
+
+
+def _killed(_: RunFolder) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.slow

@@ -79,6 +79,7 @@ def test_columns_are_chosen_by_name_or_by_number(tmp_path: Path) -> None:
         ("id,sex,sex\n", "names a column twice"),
         ("id,sex,age,dose\n", "no rows"),
         ("id,sex,age,dose\na,f,30,1\na,f,31,2\n", "id 'a' twice"),
+        ("id,sex,age,dose\na,f,30,1\na ,f,31,2\n", "line 3: the id 'a ' has blanks around it"),
         ("id,sex,age,dose\na,f,30\n", "line 2: 3 cells where the first line has 4"),
         ("id,sex,age,dose\na,f,30,1\nb,x,30,1\n", "line 3, column sex: 'x' is not among those declared (f, m)"),
         (

@@ -88,6 +88,13 @@ def test_what_an_nnx_model_counts_and_draws_is_told_by_its_place() -> None:
     assert "nnx.reseed(it, default=rng)" in str(found)
 
 
+def test_layers_that_are_made_side_by_side_draw_from_keys_side_by_side() -> None:
+    make = nnx.vmap(lambda rngs: nnx.Dropout(0.1, rngs=rngs), in_axes=0, out_axes=0)
+    layers = nnx.split_rngs(splits=3)(make)(nnx.Rngs(0))
+    (hint,) = jaxdp.validate(layers).hints
+    assert 'nnx.reseed(it, default=rng, policy="match_shape")' in hint
+
+
 def test_a_hint_alone_stands_against_nothing() -> None:
     jaxdp.validate(nnx.Dropout(0.1, rngs=nnx.Rngs(0))).check()
 

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from command import interrupt_at_epoch_of, result
+from command import interrupt_at_epoch_of, refused, result
 
 import jaxdp
-from jaxdp import cli
+from jaxdp import _processes, cli
 from jaxdp.clipping import Quantile
+from jaxdp.commands.train import _config
 from jaxdp.runs import Checkpoint, CheckpointFolder, _loop
 from jaxdp.runs._folder import RunFolder
 
@@ -157,6 +158,38 @@ def test_a_checkpoint_of_another_run_is_refused_even_where_the_configuration_was
         cli.main(["train", "--resume", str(tmp_path / "run")])
     assert exit_.value.code == 2
     assert "other data would let anyone subtract the noise" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_another_seed_is_refused_where_it_would_give_other_noise_under_the_same_name(
+    options: list[str], tmp_path: Path, undisturbed: Any, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt_at_epoch_of(options, 2, tmp_path / "run", monkeypatch)
+    shutil.rmtree(tmp_path / "run" / "private" / "checkpoints")  # as of one that was killed before its first
+    (tmp_path / "run" / "private" / "metrics.jsonl").unlink(missing_ok=True)
+    stored = tmp_path / "run" / "private" / "run.json"
+    before = stored.read_text()
+    capsys.readouterr()
+    stored.write_text(before.replace('"seed": 7', '"seed": 6'))
+    assert "is not that with which the run began" in refused(["train", "--resume", str(tmp_path / "run")], capsys)
+    stored.write_text(before)
+    cli.main(["train", "--resume", str(tmp_path / "run")])
+    assert result(tmp_path / "run") == undisturbed
+
+
+@pytest.mark.slow
+def test_other_versions_of_packages_are_told_of(
+    options: list[str], tmp_path: Path, undisturbed: Any, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        of_before = {**_processes.versions(), "optax": "0.0.1"}
+        patch.setattr(_processes, "versions", lambda: of_before)
+        patch.setattr(_config, "versions", lambda: of_before)
+        interrupt_at_epoch_of(options, 2, tmp_path / "run", monkeypatch)
+    capsys.readouterr()
+    cli.main(["train", "--resume", str(tmp_path / "run")])
+    assert "it began with optax 0.0.1, and goes on with optax " in capsys.readouterr().out
+    assert result(tmp_path / "run") == undisturbed
 
 
 @pytest.mark.slow

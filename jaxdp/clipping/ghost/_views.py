@@ -17,11 +17,11 @@ from ...jaxprs._jaxpr import (
     BROADCAST,
     CAST,
     CONCATENATE,
-    COPY,
     DYNAMIC_SLICE,
     GATHER,
     RESHAPE,
     REVERSE,
+    SAME,
     SLICE,
     SPLIT,
     SQUEEZE,
@@ -139,7 +139,7 @@ def _views_of_outputs(eqn: Eqn, view: View | None, constant: Constant) -> list[V
     """Of what an equation makes of an isometric value, whose view may be unknown; None if that holds more than its entries."""
     kind, params, shape = eqn.primitive, eqn.params, tuple(eqn.outvars[0].aval.shape)
     operand = eqn.invars[0].aval
-    if kind is COPY or (kind is CAST and params["new_dtype"] in REAL):
+    if (kind in SAME and len(eqn.invars) == 1) or (kind is CAST and params["new_dtype"] in REAL):
         return [view]
     if kind is REVERSE:
         return [None]

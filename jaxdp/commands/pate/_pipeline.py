@@ -34,6 +34,7 @@ from ..._processes import (
     from_first,
     is_first,
     on_first,
+    other_versions,
     several,
     versions,
 )
@@ -117,7 +118,7 @@ def pate_in_folder(options: PateOptions, console: Console | None = None) -> Path
         data, public = all_well(lambda: _prepared(options, device))
         if several():
             agree({"the data": datasets.fingerprint(*data[1:5], secret=b"of several processes")})
-        folder = on_first(lambda: _opened(options, path, data, held))
+        folder = on_first(lambda: _opened(options, path, data, held, console))
         told, finished = json.loads(from_first(lambda: _told(folder)))
         folder = RunFolder(Path(told))
         if not finished:
@@ -152,7 +153,7 @@ def _name(options: PateOptions) -> str:
     return f"{options.dataset.replace('/', '-')}-pate"
 
 
-def _opened(options: PateOptions, path: Path, data: datasets.Dataset, held: ExitStack) -> RunFolder:
+def _opened(options: PateOptions, path: Path, data: datasets.Dataset, held: ExitStack, console: Console) -> RunFolder:
     """The folder of the run, new or found, and locked where there is something left to do."""
     fingerprint = lambda secret: datasets.fingerprint(*data[1:5], secret=secret)
     if options.resume is None:
@@ -167,8 +168,14 @@ def _opened(options: PateOptions, path: Path, data: datasets.Dataset, held: Exit
         held.enter_context(folder.locked())
     if not folder.is_finished and not folder.is_trained:  # else the fingerprint may be erased already
         folder.check_config()
-        folder.check_data(fingerprint)
+        folder.check_data(fingerprint, {"network": _network(data)})
+        if told := other_versions(folder.read_json("config.json")["versions"]):
+            say(console, told)
     return folder
+
+
+def _network(data: datasets.Dataset) -> dict[str, Any]:
+    return student_model(data.num_classes, data.train_images.shape[1:]).described
 
 
 def _told(folder: RunFolder | None) -> bytes:
@@ -393,7 +400,7 @@ def _start(
     config = {
         "command": "pate",
         "options": _options.to_dict(replace(_options.alone(options), seed=None)),
-        "network": student_model(data.num_classes, data.train_images.shape[1:]).described,
+        "network": _network(data),
         "nonce": source.nonce("noise"),
         "versions": versions(),
     }

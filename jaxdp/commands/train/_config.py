@@ -2,8 +2,10 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from ..._errors import UsageError
 from ..._processes import versions
 from ...accounting import Ledger
 from ...runs._key_source import KeySource
@@ -26,10 +28,14 @@ def of_problem(options: TrainOptions, problem: Problem, spent_before: Ledger) ->
     return {
         "options": _options.to_dict(replace(_options.alone(options), seed=None)),
         "spent_before": spent_before.to_dict(),
-        "model": problem.described,
-        "network": problem.model.described,
+        **in_config(problem),
         "versions": versions(),
     }
+
+
+def in_config(problem: Problem) -> dict[str, Any]:
+    """How the data and the model are described there."""
+    return {"model": problem.described, "network": problem.model.described}
 
 
 def keys_of(options: TrainOptions, config: dict[str, Any], problem: Problem, entropy: bytes | None) -> KeySource:
@@ -42,3 +48,11 @@ def described(config: dict[str, Any]) -> Any:
     """The description that a run's draws depend on, beside its seed and its data, from its config as it was read."""
     options = that_matter(from_dict(TrainOptions, config["options"]))
     return [options, plan_that_matters(config["plan"]), config["spent_before"], config["model"], config["network"]]
+
+
+def check_seed(path: Path, keys: KeySource, nonce: str, purpose: str) -> None:
+    """Refuse to go on in a folder with another seed than that which gave what it does its nonce: it would get other noise."""
+    if keys.seed is not None and keys.nonce(purpose) != nonce:
+        raise UsageError(
+            f"the seed in {path} is not that with which the {purpose} began, so runs would get other noise: put it back"
+        )

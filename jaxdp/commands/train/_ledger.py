@@ -17,8 +17,10 @@ def read_ledger(path: Path | None) -> Ledger:
         return Ledger()
     try:
         content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        return Ledger.from_dict(content.get("ledger", content) if isinstance(content, dict) else content)
+    except UsageError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(
             f"--ledger={path} can't be read ({error}): give the statement.json of a run, or a ledger's to_dict() as JSON"
         ) from error
-    return Ledger.from_dict(content.get("ledger", content) if isinstance(content, dict) else content)

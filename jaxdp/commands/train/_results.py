@@ -27,6 +27,7 @@ _PUBLISHED = (  # of a summary: what follows from the plan and the ledger, and w
     "dataset", "model", "evaluated_on", "epsilon", "accountant", "delta", "order", "total_epsilon", "noise_multiplier",
     "clip_norm", "sampling", "adjacency", "batch_size", "steps", "epochs", "kept_epoch", "device",
 )  # fmt: skip
+_TEST_SET = "the test set"
 _THOSE_HELD_BACK = "examples held back"
 _HELD_BACK = (
     "The records held back to evaluate on are not protected either: what is measured on them is without noise, which is why "
@@ -69,7 +70,7 @@ class Results:
             "dataset": self.problem.name,
             "model": options.architecture,
             **{name: value for name, value in kept.items() if name.startswith("test_")},
-            "evaluated_on": "the test set" if self.problem.public_test else _THOSE_HELD_BACK,
+            "evaluated_on": _TEST_SET if self.problem.public_test else _THOSE_HELD_BACK,
             **self._of_base_rates(),
             "epsilon": None,
             "lr": self.plan.lr,
@@ -141,7 +142,7 @@ class Results:
         summary = self.folder.results()
         if self.plan.run is not None:
             self._write_statement(self.plan.run, summary)
-        with_test = self.plan.run is not None and self.problem.public_test
+        with_test = self.plan.run is not None and is_public(summary)
         self.folder.write_json("summary.json", published(summary, with_test=with_test))
 
     def _write_statement(self, run: DPSGD, summary: dict[str, Any]) -> None:
@@ -152,7 +153,7 @@ class Results:
             notes.append(
                 _chosen_for(self.plan.budget, self.plan.accountant, with_ledger=bool(self.spent_before.entries))
             )
-        if not self.problem.public_test:
+        if not is_public(summary):
             notes.append(_HELD_BACK + (BY_PLACES if self.options.holdout else ""))
         if self.options.audit_canaries is not None:
             notes.append(_canaries(self.options.audit_canaries, self.options.canaries))
@@ -163,6 +164,11 @@ class Results:
         fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
         described = {"run": run.to_dict(), "ledger": self._ledger(run).to_dict(), "statement": text}
         self.folder.write_json("statement.json", fields | described)
+
+
+def is_public(summary: dict[str, Any]) -> bool:
+    """Whether what a run was evaluated on was nobody's secret as it was trained, whatever its data set says of itself since."""
+    return summary.get("evaluated_on") == _TEST_SET
 
 
 def published(summary: dict[str, Any], *, with_test: bool) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from rich.console import Console
 from ..._errors import UsageError
 from ..._interrupts import resumable
 from ..._meeting import connected, explained
-from ..._processes import agree, all_well, facts_of_versions, from_first, is_first, on_first, several
+from ..._processes import agree, all_well, facts_of_versions, from_first, is_first, on_first, other_versions, several
 from ..._types import LossFn
 from ...accounting import Ledger
 from ...data._tfds import no_progress
@@ -38,7 +38,7 @@ from ...runs._report import ProgressDisplay, progress_display, rows_shown, say
 from .. import _options
 from .._sampling import cut_nearly_always
 from ._canaries import check_canaries, drawn, planted, weighted
-from ._config import config_of, keys_of
+from ._config import check_seed, config_of, in_config, keys_of
 from ._files import digests_of, keep_files
 from ._held_back import forget_others, has_stopped, keep_if_best, scale_after, with_scale
 from ._ledger import read_ledger
@@ -144,12 +144,14 @@ def _new(options: TrainOptions, setting: _Setting) -> Path:
         folder = RunFolder.create(still_new(setting.path, options.output, _name(options)))
         setting.held.enter_context(folder.locked())
         folder.refuse_begun()  # nothing is written into what another process has begun and left since
+        of_canaries = None
         if options.audit_canaries is not None:
             key = keys_of(options, config, problem, setting.entropy).key("canaries")
-            folder.write_bytes(f"{PRIVATE}/{canaries.FILE}", drawn(options, problem, key).to_bytes())
+            of_canaries = drawn(options, problem, key).to_bytes()
+            folder.write_bytes(f"{PRIVATE}/{canaries.FILE}", of_canaries)
         if files is not None:
             keep_files(folder, files)
-        folder.begin(config, options.seed, problem.fingerprint, secret)
+        folder.begin(config, options.seed, problem.fingerprint, secret, of_canaries)
         return folder
 
     folder = on_first(begun)
@@ -186,8 +188,16 @@ def _resumed(options: TrainOptions, setting: _Setting) -> Path:
     job = _job(options, setting, folder, problem)
     if not job.is_trained:  # of which the fingerprint may be erased already
         secret = from_first(lambda: job.folder.secret)
-        _agree_on_data(problem, secret, keys_of(options, job.config, problem, setting.entropy))
-        on_first(lambda: job.folder.check_data(problem.fingerprint, problem.described))
+        keys = keys_of(options, job.config, problem, setting.entropy)
+        _agree_on_data(problem, secret, keys)
+
+        def checked() -> None:
+            job.folder.check_data(problem.fingerprint, in_config(problem))
+            check_seed(resume, keys, job.config["nonce"], "run")
+
+        on_first(checked)
+        if told := other_versions(job.config["versions"]):
+            say(setting.console, told)
     return job.run()
 
 
@@ -276,7 +286,13 @@ class _Job:
 
     def _plant_canaries(self) -> None:
         """The canaries that the run has, as the first process has them."""
-        content = from_first(lambda: canaries.read(self.folder.private))
+
+        def read() -> bytes:
+            content = canaries.read(self.folder.private)
+            self.folder.check_canaries(content)
+            return content
+
+        content = from_first(read)
         found = canaries.from_bytes(content, self.folder.private / canaries.FILE)
         self.problem = planted(self.problem, found)
 

@@ -3,6 +3,7 @@
 from ...accounting import Ledger, Spent, rounded_up
 from ...accounting._adjacency import IN_WORDS
 from ...accounting._epsilon import no_smaller
+from ...noise._noise import in_digits
 from .._options import seeded
 from ..train._problem import Problem
 from ..train._results import BY_PLACES
@@ -12,7 +13,14 @@ from ._score import in_words, scored_on
 
 
 def statement_of(
-    options: TuneOptions, problem: Problem, price: Price, spent: Spent, ledger: Ledger, *, none_drawn: bool
+    options: TuneOptions,
+    problem: Problem,
+    price: Price,
+    spent: Spent,
+    ledger: Ledger,
+    *,
+    public_test: bool,
+    none_drawn: bool,
 ) -> str:
     """One text that says what a search promises, what was searched, and what it does not promise.
 
@@ -22,6 +30,7 @@ def statement_of(
         price: what it cost.
         spent: the same as ε.
         ledger: of all that the data were used for, the search last.
+        public_test: whether what the run was evaluated on is nobody's secret.
         none_drawn: whether no run was drawn, so that there is no model.
     """
     pair = f"({rounded_up(spent.epsilon)}, {no_smaller(options.delta)})"
@@ -30,7 +39,7 @@ def statement_of(
         "That no run was drawn satisfies" if none_drawn else "The model that was kept and its hyper-parameters satisfy"
     )
     by_places = BY_PLACES if options.holdout else ""
-    is_known = options.is_table or problem.public_test
+    is_known = options.is_table or public_test
     held_back = "" if is_known else f"The examples held back are not protected either.{by_places} "
     paragraphs = [
         f"{kept} {pair}-differential privacy by the RDP accountant of Google's dp-accounting (optimal order "
@@ -61,7 +70,7 @@ def _runs(options: TuneOptions, price: Price) -> str:
         parts.append(
             f"{what} {low:g}" if low == high else f"{what} drawn between {low:g} and {high:g}, evenly on a log scale"
         )
-    noise = ", ".join(f"{sigma:.4f} for batches of {size}" for size, sigma in sorted(price.noise.items()))
+    noise = ", ".join(f"{in_digits(sigma)} for batches of {size}" for size, sigma in sorted(price.noise.items()))
     made = f"{epochs} {'epoch' if epochs == 1 else 'epochs'}"
     return (
         f"Each made {made} of DP-SGD by Poisson sampling, with its {parts[0]}, its {parts[1]}, and a noise multiplier of {noise}"

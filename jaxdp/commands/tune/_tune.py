@@ -18,6 +18,7 @@ from rich.console import Console
 
 from ..._errors import UsageError
 from ..._interrupts import resumable, stop_here
+from ..._processes import other_versions
 from ...accounting import Ledger, Spent, event_epsilon, event_from_dict, event_to_dict, rounded_up
 from ...dpsgd._run import DPSGD
 from ...mechanisms import Gaussian
@@ -28,12 +29,12 @@ from ...runs._folder import RunFolder, as_written, close_to_others, first_free
 from ...runs._key_source import KeySource
 from ...runs._report import say
 from .. import _options
-from ..train._config import of_problem
+from ..train._config import check_seed, in_config, of_problem
 from ..train._ledger import read_ledger
 from ..train._plan import resolve_plan
 from ..train._problem import Problem
 from ..train._report import summary_table
-from ..train._results import published
+from ..train._results import is_public, published
 from ..train._train import problem_for, train_quietly
 from ._options import TuneOptions
 from ._picture import plot_trials
@@ -193,11 +194,13 @@ class _Search:
         """State what was spent, and at last what may be seen of the results."""
         summary, spent, ledger = self.folder.results(), self._spent(), self._ledger()
         none_drawn = "model" not in summary
-        text = statement_of(self.options, self.problem, self.price, spent, ledger, none_drawn=none_drawn)
+        public_test = self.problem.public_test if none_drawn else is_public(summary)
+        told = {"public_test": public_test, "none_drawn": none_drawn}
+        text = statement_of(self.options, self.problem, self.price, spent, ledger, **told)
         self.folder.write_text("statement.txt", text + "\n")
         fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
         self.folder.write_json("statement.json", {**fields, "ledger": ledger.to_dict(), "statement": text})
-        shown = published(summary, with_test=self.problem.public_test)
+        shown = published(summary, with_test=public_test)
         self.folder.write_json("summary.json", shown if none_drawn else {**shown, "lr": summary["lr"]})
 
     def _spent(self) -> Spent:
@@ -261,11 +264,10 @@ def _resumed(options: TuneOptions, path: Path, devices: Devices, console: Consol
     problem = problem_for(options, devices, console, Ledger())
     keys = _keys(options, config, problem)
     if not folder.is_trained:
-        folder.check_data(problem.fingerprint, problem.described)
-        if options.seed is not None and keys.nonce("search") != config.get("nonce"):
-            raise UsageError(
-                f"the seed in {folder.path} is not that with which the search began, so runs would get other noise: put it back"
-            )
+        folder.check_data(problem.fingerprint, in_config(problem))
+        check_seed(folder.path, keys, config["nonce"], "search")
+        if told := other_versions(config["versions"]):
+            say(console, told)
     return _Search(options, folder, problem, paid, keys, config, console, time.perf_counter())
 
 
