@@ -122,7 +122,8 @@ def _spread_inside(eqn: Eqn, body: Jaxpr, are_spread: Sequence[bool]) -> list[Va
 def _spread(jaxpr: JaxprParts, given: Iterable[Var]) -> set[Var]:
     """The variables that are broadcast from fewer numbers, or from one, as far as can be told: too many rather than too few."""
     found = set(given)
-    found.update(v for v, value in zip(jaxpr.constvars, jaxpr.consts, strict=True) if _is_one_number(value))
+    known = zip(jaxpr.constvars, jaxpr.consts, strict=False)  # a kernel has its own where it runs
+    found.update(v for v, value in known if _is_one_number(value))
     for eqn in jaxpr.eqns:
         read = eqn.invars[1:] if eqn.primitive is SELECT else eqn.invars  # of one number twice, whatever chooses
         larger = eqn.primitive is BROADCAST and eqn.outvars[0].aval.size > eqn.invars[0].aval.size

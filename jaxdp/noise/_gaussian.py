@@ -16,7 +16,7 @@ from .._types import Params
 from ..jaxprs import as_one_value
 from ._copies import refuse_shared_key
 from ._keys import Domain, own_key
-from ._noise import Noise, in_digits
+from ._noise import Noise
 from .draws import tree_normal
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ class Gaussian:
 
     def in_words(self, noise_multiplier: float) -> str:
         """The noise in a statement."""
-        return f"Gaussian noise of standard deviation {in_digits(noise_multiplier)} times that norm"
+        return f"Gaussian noise of standard deviation {noise_multiplier:.6g} times that norm"
 
     def label(self, noise_multiplier: float) -> str:
         """The noise in a ledger's entry."""
-        return f"noise multiplier {in_digits(noise_multiplier)}"
+        return f"noise multiplier {noise_multiplier:g}"
 
 
 @dataclass(frozen=True)

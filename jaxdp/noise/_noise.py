@@ -1,6 +1,5 @@
 """The contract of a noise: a frozen value that hides a sum, with a state of its own and an event that says what it costs."""
 
-from decimal import ROUND_FLOOR, Context
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from jaxtyping import Array, Float, Key
@@ -61,12 +60,6 @@ class Noise(Protocol):
     def label(self, noise_multiplier: float) -> str:
         """The noise in a ledger's entry: "noise multiplier 1.1"."""
         ...
-
-
-def in_digits(scale: float) -> str:
-    """A noise in six digits, rounded down where these aren't enough: no more than was added."""
-    shown = f"{scale:.6g}"
-    return shown if float(shown) <= scale else f"{Context(6, ROUND_FLOOR).create_decimal_from_float(scale):.6g}"
 
 
 def check_noise(value: Any) -> None:

@@ -127,7 +127,6 @@ def test_a_rule_that_jax_keeps_as_a_class_is_not_vectorised() -> None:
         np.testing.assert_allclose(out.grads, jnp.sum(expected, axis=0), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", METHODS)
 def _of_kernel(kernel: Any, scratch: Any) -> Any:
     of_one = pl.pallas_call(
         kernel, out_shape=jax.ShapeDtypeStruct((5,), jnp.float32), scratch_shapes=scratch, interpret=True
@@ -171,6 +170,7 @@ def test_a_kernel_without_memory_of_its_own_is_vectorised(method: str) -> None:
     np.testing.assert_allclose(found.grads, expected.grads, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", METHODS)
 def test_what_jax_itself_does_not_vectorise_is_computed_for_one_after_another(method: str) -> None:
     def mixture(w: Any, x: Any) -> Any:
         tokens = jnp.outer(jnp.arange(1.0, 4.0), x)

@@ -2,8 +2,7 @@
 
 from ...accounting import Ledger, Spent, rounded_up
 from ...accounting._adjacency import IN_WORDS
-from ...accounting._epsilon import no_smaller
-from ...noise._noise import in_digits
+from ...accounting._epsilon import no_smaller, rounded_down
 from .._options import seeded
 from ..train._problem import Problem
 from ..train._results import BY_PLACES
@@ -70,7 +69,7 @@ def _runs(options: TuneOptions, price: Price) -> str:
         parts.append(
             f"{what} {low:g}" if low == high else f"{what} drawn between {low:g} and {high:g}, evenly on a log scale"
         )
-    noise = ", ".join(f"{in_digits(sigma)} for batches of {size}" for size, sigma in sorted(price.noise.items()))
+    noise = ", ".join(f"{rounded_down(sigma)} for batches of {size}" for size, sigma in sorted(price.noise.items()))
     made = f"{epochs} {'epoch' if epochs == 1 else 'epochs'}"
     return (
         f"Each made {made} of DP-SGD by Poisson sampling, with its {parts[0]}, its {parts[1]}, and a noise multiplier of {noise}"

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Array, Float64, Key
 
 from ... import _checks, accounting
-from ...noise._noise import in_digits
 from .._bounds import Curves, Orders, gaussian_log_q, gaussian_rdp_given_votes
 from .._sanitise import CostAtOrder, cost_of_votes
 from ._contract import Labels, all_answered, queries_put
@@ -79,8 +78,8 @@ class GaussianNoisyMax:
     def in_words(self, *, teachers: int, asked: int, answered: int) -> str:
         """For a statement."""
         return (
-            f"{queries_put(teachers=teachers, asked=asked)}; the winner of the votes under Gaussian noise of "
-            f"{in_digits(self.sigma)} was released for each (GNMax)."
+            f"{queries_put(teachers=teachers, asked=asked)}; the winner of the votes under Gaussian noise of {self.sigma:g} was "
+            "released for each (GNMax)."
         )
 
 
