@@ -16,7 +16,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -248,6 +248,14 @@ def no_smaller(delta: float) -> str:
     """δ in six digits, rounded up where these aren't enough: what holds for it holds for a larger one."""
     shown = f"{delta:g}"
     return shown if float(shown) >= delta else f"{Context(6, ROUND_CEILING).create_decimal_from_float(delta):.6g}"
+
+
+def no_larger(number: float, digits: int = 6) -> str:
+    """A number in so many digits, rounded down where these aren't enough."""
+    shown = f"{number:.{digits}g}"
+    if float(shown) <= number:
+        return shown
+    return f"{float(Context(digits, ROUND_FLOOR).create_decimal_from_float(number)):.{digits}g}"
 
 
 def prepared_for(

@@ -211,8 +211,12 @@ def _out_of_range(event: Any) -> str | None:
         return "give a mean of 1 or above, and a shape of 0 or above"
     if isinstance(event, dp.DiscreteLaplaceDpEvent) and not (event.noise_parameter > 0 and event.sensitivity):
         return "give a noise_parameter above 0 and a sensitivity of 1 or above"
-    if isinstance(event, dp.RandomizedResponseDpEvent) and event.noise_parameter > 1:
-        return "give a noise_parameter of 1 at most"
+    if isinstance(event, dp.RandomizedResponseDpEvent) and not (event.noise_parameter <= 1 and event.num_buckets):
+        return "give a noise_parameter of 1 at most, and num_buckets of 1 or above"
+    if isinstance(event, dp.SingleEpochTreeAggregationDpEvent):
+        counts = event.step_counts if isinstance(event.step_counts, list) else [event.step_counts]
+        if not (counts and all(counts)):
+            return "give step_counts of 1 or above"
     if isinstance(event, dp.MixtureOfGaussiansDpEvent):
         of_each, likely = event.sensitivities, event.sampling_probs
         if len(of_each) != len(likely) or abs(math.fsum(likely) - 1) > _OFF:

@@ -51,15 +51,17 @@ def as_counted(event: "DpEvent", accountant: str) -> "DpEvent | None":
             if len(some) > 1 or len(some) == len(parts):
                 return dp_event.ComposedDpEvent(some)
             return (some or parts)[0]
+        if isinstance(part, dp_event.RandomizedResponseDpEvent) and part.noise_parameter == 1:
+            return dp_event.NoOpDpEvent()
         if isinstance(part, dp_event.RandomizedResponseDpEvent):
             copies += times
             return part if accountant != "pld" or copies <= MOST_COPIES else None
         if isinstance(part, dp_event.LaplaceDpEvent) and part.noise_multiplier == 0:
             return dp_event.NonPrivateDpEvent()
-        if isinstance(part, dp_event.MixtureOfGaussiansDpEvent) and not any(
-            s > 0 and p > 0 for s, p in zip(part.sensitivities, part.sampling_probs, strict=True)
-        ):
-            return dp_event.NoOpDpEvent() if not any(part.sensitivities) else None
+        if isinstance(part, dp_event.MixtureOfGaussiansDpEvent):
+            moves = [(s, p) for s, p in zip(part.sensitivities, part.sampling_probs, strict=True) if s]
+            if any(s < 0 for s, _ in moves) or not any(p for _, p in moves):
+                return None if moves else dp_event.NoOpDpEvent()
         if getattr(part, "sampling_probability", 1) == 0:
             return dp_event.NoOpDpEvent()
         if isinstance(part, dp_event.PoissonSampledDpEvent):

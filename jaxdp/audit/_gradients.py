@@ -159,7 +159,8 @@ def gradient_canaries(
     members = np.asarray(jax.random.uniform(own_key(key, Domain.CANARIES), (number,)) < 0.5)
     index = np.concatenate([np.full(rows, -1, np.int32), np.arange(number, dtype=np.int32)])
     weight = np.concatenate([np.ones(rows, np.float32), members.astype(np.float32)])
-    like_the_first = jax.tree.map(lambda leaf: leaf[np.r_[:rows, np.zeros(number, int)]], data)
+    # Beside each canary another example: the gradient of one that isn't finite takes the canary's with it, and no others'.
+    with_others = jax.tree.map(lambda leaf: leaf[np.r_[:rows, np.arange(number) % rows]], data)
     ratio = _log_likelihood_ratio(run)
     inner = optax.with_extra_args_support(optimizer)
 
@@ -177,7 +178,7 @@ def gradient_canaries(
         loss_fn=_with_canaries(loss_fn),
         optimizer=optax.GradientTransformationExtraArgs(init, update),
         params={"model": params, "canaries": jnp.zeros(number)},
-        data=(like_the_first, index, weight),
+        data=(with_others, index, weight),
         members=members,
     )
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from .. import _checks
-from ..accounting._epsilon import rounded_down, rounded_up
+from ..accounting._epsilon import no_larger, rounded_down, rounded_up
 from ._attack import attack_auroc, tpr_at_fpr
 from ._canaries import tossed
 from ._f_dp import epsilon_one_run_f_dp
@@ -73,7 +73,7 @@ class Report:
         Args:
             attack: a sentence on what was tried.
         """
-        at = f"at δ = {self.delta:g} and a confidence of {1 - self.significance:.4g}"
+        at = f"at δ = {no_larger(self.delta)} and a confidence of {no_larger(1 - self.significance, 4)}"
         found = ", ".join(f"{share:.2%} at {rate:.1%}" for rate, share in self.true_positives.items())
         said = [
             f"Of {len(self.members)} canaries fair coins put {int(np.sum(self.members))} into the training data and kept the "

@@ -121,6 +121,8 @@ def train_shadows(
         >>> shadows.members.sum(axis=0).tolist()
         [2, 2, 2, 2, 2, 2, 2, 2]
     """
+    if on_progress is not None:
+        _checks.function("on_progress", on_progress, "give a function of the number of finished models")
     prepared = lambda: _prepared(
         loss_fn, init_fn, data, num_shadows, optimizer, epochs, batch_size, key, candidates, at_once
     )

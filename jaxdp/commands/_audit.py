@@ -231,14 +231,14 @@ def _write(folder: Path, found: "attacks.Report", attacked: Attacked) -> None:
 
 
 def _rows(found: "attacks.Report") -> list[tuple[str, str]]:
-    from ..accounting._epsilon import rounded_down, rounded_up
+    from ..accounting._epsilon import no_larger, rounded_down, rounded_up
 
-    confidence = f"{1 - found.significance:.4g}"
+    confidence = no_larger(1 - found.significance, 4)
     rows = [
         ("canaries", f"{len(found.members)}, {int(np.sum(found.members))} of them trained on"),
         ("area under the ROC", f"{found.auroc:.4f} (guessing: 0.5)" + _TURNED * (found.auroc < 0.3)),
         *((f"true positives at {rate:.1%} false", f"{share:.2%}") for rate, share in found.true_positives.items()),
-        ("ε, lower bound", f"{rounded_down(found.epsilon)} at δ = {found.delta:g}, confidence {confidence}"),
+        ("ε, lower bound", f"{rounded_down(found.epsilon)} at δ = {no_larger(found.delta)}, confidence {confidence}"),
     ]
     if found.epsilon_f_dp is not None:
         rows.append(("ε, if the mechanism is Gaussian", rounded_down(found.epsilon_f_dp)))

@@ -112,6 +112,11 @@ class CategoricalTable:
         """
         _checks.key_with_value(key)
         number = _checks.count("num_rows", num_rows, "give how many rows to draw")
+        if number * len(self.sizes) > _MOST_ENTRIES:
+            raise UsageError(
+                f"num_rows={num_rows} of {len(self.sizes)} columns are more than the {_MOST_ENTRIES:,} values that are held at "
+                "once: draw fewer at a time, with another key each"
+            )
         fix = f"give [{self.cells}], weights of 0 or more"
         given = _checks.array("histogram", histogram, fix)
         if given.shape != (self.cells,) or jnp.issubdtype(given.dtype, jnp.complexfloating):

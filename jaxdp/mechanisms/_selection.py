@@ -28,8 +28,9 @@ class Exponential:
     r"""The exponential mechanism: candidate r with probability proportional to \(\exp(\varepsilon s_r / (2\Delta))\).
 
     Drawn as a race of exponential variables, whose winner has just that probability: nothing is exponentiated, so that scores
-    of any size neither over- nor underflow. Each variable has 64 random bits: a candidate that trails by up to 44 units of
-    \(\varepsilon s / (2\Delta)\) can win.
+    of any size neither over- nor underflow. Each variable has 128 random bits: a candidate that trails by up to 88 units of
+    \(\varepsilon s / (2\Delta)\) can win, and all others together would less often than once in 10²⁰ times, even where their
+    scores are a record's, and ε the largest there is.
 
     Args:
         epsilon: ε of one choice.
@@ -156,15 +157,22 @@ def _weights(mechanism: Exponential, scores: jax.Array) -> jax.Array:
 @partial(jax.jit, static_argnums=0)
 def _race(mechanism: Exponential, scores: jax.Array, key: jax.Array) -> jax.Array:
     """The candidate whose exponential variable, divided by its weight, is smallest."""
-    arrivals = _log_exponential(jax.random.bits(own_key(key, Domain.EXPONENTIAL), (2,), jnp.uint32), scores.shape)
+    arrivals = _log_exponential(jax.random.bits(own_key(key, Domain.EXPONENTIAL), (4,), jnp.uint32), scores.shape)
     return jnp.argmin(arrivals - _weights(mechanism, scores), axis=-1).astype(jnp.int32)
 
 
-def _log_exponential(key: UInt32[Array, " 2"], shape: tuple[int, ...]) -> Float[Array, "..."]:
-    """Logarithms of exponential variables, which are as exact where these are small: down to -44."""
-    high, low = draw_bits(key, shape)
-    u = high.astype(jnp.float32) * jnp.float32(2**-32) + (low.astype(jnp.float32) + 0.5) * jnp.float32(2**-64)
-    return jnp.log(-jnp.log1p(-jnp.minimum(u, jnp.float32(1 - 2**-24))))
+def _log_exponential(keys: UInt32[Array, " 4"], shape: tuple[int, ...]) -> Float[Array, "..."]:
+    """Logarithms of exponential variables, which are as exact where these are small: down to -89."""
+    high, low = draw_bits(keys[:2], shape)
+    u = jnp.minimum(_uniform(high, low), jnp.float32(1 - 2**-24))
+    smaller = lambda: jnp.log(_uniform(*draw_bits(keys[2:], shape))) - jnp.float32(64 * math.log(2))
+    ends = (high | low) == 0  # of 64 bits: there, 64 more say where below 2^-64 it is
+    return jnp.where(ends, jax.lax.cond(jnp.any(ends), smaller, lambda: u), jnp.log(-jnp.log1p(-u)))
+
+
+def _uniform(high: UInt32[Array, "..."], low: UInt32[Array, "..."]) -> Float[Array, "..."]:
+    """Between 0 and 1, of 64 bits."""
+    return high.astype(jnp.float32) * jnp.float32(2**-32) + (low.astype(jnp.float32) + 0.5) * jnp.float32(2**-64)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -98,7 +98,7 @@ class NoisyMean:
         Raises:
             UsageError: for another shape or type.
         """
-        _checks.key(key)
+        _checks.key_with_value(key)
         records = records_on_host(records)
         found = records.shape
         if not found or found[1:] != self.shape:
@@ -136,7 +136,8 @@ class NoisyHistogram:
 
     def __post_init__(self) -> None:
         fix = "give the bins' public edges, such as (0, 18, 65)"
-        edges = tuple(_checks.real("edges", edge, fix) for edge in np.ravel(self.edges).tolist())
+        given = np.ravel(_checks.array("edges", self.edges, fix)).tolist()
+        edges = tuple(_checks.real("edges", edge, fix) for edge in given)
         if len(edges) < 2 or not np.isfinite(edges).all() or not (np.diff(edges) > 0).all():
             raise UsageError(f"edges={self.edges} must be two finite numbers or more, each above the one before: {fix}")
         _checks.set_fields(self, epsilon=checked_epsilon(self.epsilon), edges=edges)

@@ -10,7 +10,7 @@ from .. import _checks
 from .._types import Example, LossFn, Params
 from ..clipping import takes_rng
 from ..noise._keys import Domain, own_key
-from ._distortion import distorted
+from ._distortion import check_motion, distorted
 
 
 def augmented(
@@ -31,13 +31,14 @@ def augmented(
         `loss(params, (image, label), rng=key)`, with the mean of what `loss_fn` returns.
 
     Raises:
-        UsageError: for a multiplicity that isn't a whole number above 0.
+        UsageError: for a multiplicity that isn't a whole number above 0, and limits that aren't finite and 0 or above.
 
     References:
         De, Berrada, Hayes, Smith and Balle, "Unlocking high-accuracy differentially private image classification through scale",
         arXiv 2204.13650, section 3.2.
     """
     multiplicity = _checks.count("multiplicity", multiplicity, "give the number of distortions of an example")
+    by = check_motion(turn, scale, shift)
     with_rng = takes_rng(loss_fn)
 
     def loss(params: Params, example: Example, *, rng: Key[Array, ""]) -> Any:
@@ -45,7 +46,7 @@ def augmented(
 
         def one(key: Key[Array, ""]) -> Any:
             of_motion, of_loss = jax.random.split(key)
-            seen = distorted(of_motion, image, turn=turn, scale=scale, shift=shift)
+            seen = distorted(of_motion, image, **by)
             return loss_fn(params, (seen, label), **({"rng": of_loss} if with_rng else {}))
 
         keys = jax.random.split(own_key(rng, Domain.AUGMENTED), multiplicity)

@@ -3,12 +3,18 @@
 An affine map of the plane is a map of the columns within each row followed by one of the rows within each column.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Num
 
+from .. import _checks
+from .._errors import UsageError
 from ..noise._keys import Domain, own_key
 from ._pixels import scaled_pixels
+
+_MOTIONS = ("turn", "scale", "shift")
 
 
 def distorted(
@@ -31,17 +37,32 @@ def distorted(
     Returns:
         float32 [height, width, channels], from -1 to 1.
 
+    Raises:
+        UsageError: for what is no key or no image, and limits that aren't finite and 0 or above.
+
     Examples:
         >>> import jax, jax.numpy as jnp
         >>> distorted(jax.random.key(0), jnp.zeros((28, 28, 1), jnp.uint8)).shape
         (28, 28, 1)
     """
+    _checks.key(key)
+    check_motion(turn, scale, shift)
+    if not _checks.is_array(image) or image.ndim != 3:
+        raise UsageError(f"image has shape {jnp.shape(image)}: give one image, [height, width, channels]")
     numbers = jax.random.uniform(own_key(key, Domain.DISTORTED), (6,), jnp.float32, -1.0, 1.0)
     ink = scaled_pixels(image) + 1
     ink = _moved_in_rows(ink, 1 + scale * numbers[0], turn * numbers[1], shift * numbers[2])
     slant = turn * (-numbers[1] + 0.5 * numbers[4])
     columns = _moved_in_rows(jnp.swapaxes(ink, 0, 1), 1 + scale * numbers[3], slant, shift * numbers[5])
     return jnp.swapaxes(columns, 0, 1) - 1
+
+
+def check_motion(turn: Any, scale: Any, shift: Any) -> dict[str, float]:
+    """The limits of a distortion as numbers, by their names; refuses what is negative or not finite."""
+    fix = "give the most by which an image moves, such as 0.1"
+    return {
+        name: _checks.non_negative(name, value, fix) for name, value in zip(_MOTIONS, (turn, scale, shift), strict=True)
+    }
 
 
 def _moved_in_rows(ink: Float[Array, "rows columns channels"], scale: Array, slant: Array, shift: Array) -> Array:

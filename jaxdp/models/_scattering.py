@@ -140,6 +140,8 @@ def scattering_features(
 
 def _check_images(images: Array, last: tuple[str, ...]) -> None:
     """Refuse what isn't images of real numbers, whose last axes are these."""
+    if not _checks.is_array(images):
+        raise UsageError(f"images are {type(images).__name__} and no array: give real numbers [..., {', '.join(last)}]")
     if images.ndim < len(last) or jnp.issubdtype(images.dtype, jnp.complexfloating):
         raise UsageError(
             f"images have shape {images.shape} and dtype {images.dtype}: give real numbers [..., {', '.join(last)}]"

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ..accounting._epsilon import no_larger
 from ..audit import Report
 from ._pictures import COLORS, new_figure, panels, save_figure
 
@@ -71,5 +72,5 @@ def _draw_bounds(axis: Any, report: Report) -> None:
     axis.set_yticks(range(len(rows)), [name for name, *_ in rows])
     axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.set_xlim(left=0, right=1.2 * max(0.1, *(value for _, value, *_ in rows)))
-    axis.set_xlabel(f"ε at δ = {report.delta:g}, confidence {1 - report.significance:.4g}")
+    axis.set_xlabel(f"ε at δ = {no_larger(report.delta)}, confidence {no_larger(1 - report.significance, 4)}")
     axis.grid(alpha=0.3, axis="x")

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 import scipy.stats
-from dp_accounting.dp_event import RepeatAndSelectDpEvent
+from dp_accounting.dp_event import MixtureOfGaussiansDpEvent, RepeatAndSelectDpEvent
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
@@ -170,6 +170,15 @@ def test_a_sample_of_probability_zero_costs_nothing(accountant: str) -> None:
     assert event_epsilon(event, delta=1e-5, accountant=accountant).epsilon == 0
 
 
+def test_an_answer_that_is_always_drawn_anew_costs_nothing() -> None:
+    ledger = Ledger(adjacency="replace_one").add(dp.RandomizedResponseDpEvent(1.0, 3), "an answer")
+    assert ledger.total(delta=1e-5).epsilon == 0
+
+
+def test_a_mixture_with_a_negative_shift_is_accounted_by_none() -> None:
+    assert not accountants_of(MixtureOfGaussiansDpEvent(1.0, [-1.0, 1.0], [0.5, 0.5]))
+
+
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_laplace_noise_of_zero_is_no_privacy(accountant: str) -> None:
     assert event_epsilon(dp.LaplaceDpEvent(0.0), delta=1e-5, accountant=accountant).epsilon == math.inf
@@ -195,6 +204,8 @@ def test_laplace_noise_of_zero_is_no_privacy(accountant: str) -> None:
         ),
         ({"type": "DiscreteLaplaceDpEvent", "noise_parameter": 1.0, "sensitivity": 0}, "sensitivity of 1 or above"),
         ({"type": "RandomizedResponseDpEvent", "noise_parameter": 2.0, "num_buckets": 4}, "noise_parameter of 1"),
+        ({"type": "RandomizedResponseDpEvent", "noise_parameter": 0.5, "num_buckets": 0}, "num_buckets of 1"),
+        ({"type": "SingleEpochTreeAggregationDpEvent", "noise_multiplier": 1.0, "step_counts": []}, "step_counts of 1"),
         (
             {"type": "RepeatAndSelectDpEvent", "event": {"type": "NoOpDpEvent"}, "mean": 0.5, "shape": 1.0},
             "a mean of 1 or above",

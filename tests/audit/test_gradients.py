@@ -71,6 +71,21 @@ def test_the_model_is_trained_as_without_canaries_and_each_canary_has_its_own_di
     assert audit.attack_auroc(planted.scores(state), planted.members) == 1
 
 
+def test_an_example_that_is_not_finite_takes_its_share_of_canaries_with_it_alone() -> None:
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(40, 3)).astype(np.float32)
+    targets = inputs.sum(axis=1)
+    inputs[0, 0] = np.nan
+    run = jaxdp.DPSGD(num_examples=240, expected_batch_size=120, steps=10, clip_norm=1.0, noise_multiplier=0.5)
+    loss = lambda params, example: jnp.square(params @ example[0] - example[1])
+    planted = audit.gradient_canaries(
+        run, loss, optax.sgd(0.01), jnp.zeros(3), (inputs, targets), key=jax.random.key(7)
+    )
+    step = run.make_step(planted.loss_fn, planted.optimizer)
+    state, _ = step.many(step.init(planted.params, jax.random.key(1)), planted.data, num_steps=10)
+    assert audit.attack_auroc(planted.scores(state), planted.members) > 0.9
+
+
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(jaxdp.UsageError, match="num_examples=500 leaves no canaries beside 500 examples"):
         problem(dataclasses.replace(RUN, num_examples=N))

@@ -200,3 +200,11 @@ def test_how_thresholds_are_chosen_is_checked() -> None:
         Bonferroni(0)
     with pytest.raises(jaxdp.UsageError, match=r"fraction=1\.0"):
         Split(1.0)
+
+
+def test_what_a_report_says_of_confidence_and_delta_is_not_above_them() -> None:
+    rng = np.random.default_rng(0)
+    found = audit.report(rng.normal(size=100), rng.random(100) < 0.5, delta=1.4999996e-5, significance=1e-5)
+    assert "at δ = 1.49999e-05 and a confidence of 0.9999 " in found.in_words()
+    usual = audit.report(rng.normal(size=100), rng.random(100) < 0.5, delta=1e-5)
+    assert "at δ = 1e-05 and a confidence of 0.95 " in usual.in_words()

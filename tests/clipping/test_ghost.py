@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.experimental.ode import odeint
 from models_to_clip import MODELS
@@ -634,3 +635,10 @@ def test_weights_that_are_named_and_placed_are_not_formed_for_that() -> None:
     loss, params, batch = MODELS["weights_that_are_named_and_placed"]()
     report = jaxdp.clipped_grad(loss, clip_norm=1.0).explain(params, batch)
     assert not any("transformed" in leaf.why for leaf in report.leaves)
+
+
+def test_a_penalty_in_the_loss_is_told_where_it_belongs() -> None:
+    params, batch = {"w": jnp.ones((5, 3)), "b": jnp.ones(3)}, jnp.ones((2, 5))
+    loss = lambda p, x: jnp.sum(jnp.square(x @ p["w"] + p["b"])) + 0.1 * optax.tree.norm(p, squared=True)
+    first, *_ = jaxdp.clipped_grad(loss, clip_norm=1.0).explain(params, batch).leaves
+    assert "optax.add_decayed_weights" in first.why

@@ -12,7 +12,16 @@ from hypothesis import given, settings, strategies as st
 
 import jaxdp
 from jaxdp.accounting import Ledger
-from jaxdp.mechanisms import Exponential, NoisyHistogram, NoisyMean, RandomizedResponse, ReportNoisyMax
+from jaxdp.mechanisms import (
+    CategoricalTable,
+    Exponential,
+    Laplace,
+    NoisyHistogram,
+    NoisyMean,
+    RandomizedResponse,
+    ReportNoisyMax,
+    _selection,
+)
 from jaxdp.mechanisms._statistics import _sum
 
 FALSE_ALARM = 1e-4
@@ -55,6 +64,15 @@ def test_the_exponential_mechanism_loses_no_more_than_epsilon(
     loss = choose.log_probabilities(values) - choose.log_probabilities(moved)
     assert float(jnp.abs(loss).max()) <= epsilon + 1e-4
     assert float(loss.max() - loss.min()) <= epsilon + 1e-4  # the bounded range that the event charges for
+
+
+def test_where_64_bits_are_all_zero_64_more_say_how_small_a_variable_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [np.uint32([0, 0, 0, 2**31]), np.uint32([0, 0, 1, 0])], [np.uint32([0, 7, 7, 7]), np.uint32([3, 7, 7, 7])]
+    draws = iter(words)
+    monkeypatch.setattr(_selection, "draw_bits", lambda *_: tuple(map(jnp.asarray, next(draws))))
+    found = _selection._log_exponential(jnp.zeros(4, jnp.uint32), (4,))
+    below = [np.log(3.5) - 128 * np.log(2), np.log(7 / 2**32 + 7.5 / 2**64) - 64 * np.log(2)]
+    np.testing.assert_allclose(found, [*below, np.log(1.5) - 64 * np.log(2), np.log(np.log(2))], rtol=1e-6)
 
 
 def test_scores_of_any_size_neither_overflow_nor_vanish() -> None:
@@ -210,10 +228,26 @@ def test_a_noisy_histogram_counts_every_record_once() -> None:
     np.testing.assert_allclose(histogram(records, key=jax.random.key(0)), [4, 2, 3], atol=0.5)
 
 
+def test_numbers_of_another_byte_order_are_numbers() -> None:
+    choose = Exponential(epsilon=20.0, sensitivity=1.0)
+    assert int(choose(np.array([1.0, 90.0, 3.0]).astype(">f4"), key=jax.random.key(0))) == 1
+
+
+MASKED = np.ma.masked_array([1.0, 2.0, 1e6], mask=[0, 0, 1])
+MEAN = NoisyMean(epsilon=10, lower=0, upper=100, num_records=10)
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
         (lambda key: Exponential(epsilon=1.0, sensitivity=1.0)(np.zeros((3, 0)), key=key), "no candidates"),
+        (lambda key: Exponential(epsilon=1.0, sensitivity=1.0)(MASKED, key=key), "masked array"),
+        (lambda key: Laplace(epsilon=1.0, sensitivity=1.0, shape=(3,))(MASKED, key=key), "masked array"),
+        (lambda key: NoisyHistogram(epsilon=1.0, edges=(0, 1))(MASKED, key=key), "masked array"),
+        (lambda key: Laplace(epsilon=1.0, sensitivity=1.0, integers=True)(key, key=key), "give real numbers"),
+        (lambda key: NoisyHistogram(epsilon=1.0, edges=((0, 1), 2)), "edges is no array"),
+        (lambda key: jax.vmap(lambda k: MEAN(np.arange(9.0), key=k))(jax.random.split(key, 3)), "key is traced"),
+        (lambda key: CategoricalTable(sizes=(2,)).sample(np.ones(2), 10**12, key=key), "num_rows=1000000000000"),
         (lambda key: Exponential(epsilon=1.0, sensitivity=1.0)([0.0, -np.inf], key=key), "NaNs or infinities"),
         (lambda key: Exponential(epsilon=-1.0, sensitivity=1.0), "epsilon=-1.0"),
         (lambda key: ReportNoisyMax(epsilon=1.0, sensitivity=0.0), "sensitivity=0.0"),

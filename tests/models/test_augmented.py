@@ -1,5 +1,7 @@
 """Augmentation multiplicity: the mean over distortions, clipped as the one example that it is."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -53,3 +55,14 @@ def test_its_gradient_is_clipped_as_one_examples() -> None:
 def test_a_multiplicity_below_one_is_refused() -> None:
     with pytest.raises(jaxdp.UsageError, match="multiplicity=0"):
         augmented(loss, 0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [({"turn": float("nan")}, "turn is NaN"), ({"scale": -1.0}, "scale=-1.0"), ({"shift": float("inf")}, "shift=inf")],
+)
+def test_limits_of_a_distortion_that_are_none_are_refused(limits: Any, said: str) -> None:
+    with pytest.raises(jaxdp.UsageError, match=said):
+        augmented(lambda params, example: params, 2, **limits)
+    with pytest.raises(jaxdp.UsageError, match=said):
+        distorted(jax.random.key(0), jnp.zeros((4, 4, 1)), **limits)

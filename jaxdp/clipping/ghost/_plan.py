@@ -23,6 +23,7 @@ from ._uses import DirectUse, Path, Site, Uses
 from ._views import Origin, are_apart
 from .rules._rule import Merge, Square
 
+_OF_A_NUMBER = ", of one number made of it: a penalty costs nothing as optax.add_decayed_weights, behind the noise"
 _ROUNDED = frozenset(map(jnp.dtype, ("bfloat16", "float32")))  # types whose factors may be
 
 
@@ -182,10 +183,10 @@ def _anchors(sources: Sequence[Var], origins: Mapping[Var, Origin]) -> tuple[Var
 def _differentiated(uses: Sequence[DirectUse], anchors: Sequence[Var]) -> Choice:
     """What it costs to form the gradient by ordinary differentiation."""
     sizes = [v.aval.size for v in anchors]
-    for use in uses:
-        if use.size < max(sizes):
-            why = f"no rule for {use.primitive} at {use.where}"
-            return Choice("materialised", 2 * sum(sizes), sum(sizes), why)
+    use = min(uses, key=lambda use: use.size)
+    if use.size < max(sizes):
+        why = f"no rule for {use.primitive} at {use.where}{_OF_A_NUMBER if use.size == 1 else ''}"
+        return Choice("materialised", 2 * sum(sizes), sum(sizes), why)
     return Choice("direct", 2 * sum(sizes), sum(sizes), "no larger than what it is used in")
 
 
