@@ -10,6 +10,7 @@ import functools
 import importlib.metadata
 import operator
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,7 @@ COMMANDS = {
     "steps": Command(StepsOptions, answer),
     "batch-size": Command(BatchSizeOptions, answer),
 }
+_NARROWEST = 20
 _RESUMED = ("train", "tune", "pate")
 
 
@@ -73,15 +75,16 @@ def _main(given: list[str]) -> None:
         sys.exit(2)
     except BrokenPipeError:  # the reader has gone, and with it what is left in the buffer
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if goes_on := how_to_go_on():
+            print(f"jaxdp: nobody reads the output any more{goes_on}", file=sys.stderr)
         sys.exit(1)
     except ConnectionError as error:  # of several processes
         print(f"jaxdp: error: {error}{how_to_go_on()}", file=sys.stderr)
         leave(1)
     except OSError as error:  # a full disk, a folder taken away: the machine's fault, and no bug of ours
         where = f"{error.filename}: " if error.filename else ""
-        print(
-            f"jaxdp: error: {where}{error.strerror or error}: see to that, and run the command again", file=sys.stderr
-        )
+        again = how_to_go_on() or ", and run the command again"
+        print(f"jaxdp: error: {where}{error.strerror or error}: see to that{again}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         said, code = farewell()
@@ -112,6 +115,8 @@ def _parse_options(name: str, given: list[str]) -> Any:
     """The options of one command; what is wrong with them is told beside that command's help alone."""
     command = COMMANDS[name]
     join_lines(command.options)
+    if shutil.get_terminal_size().columns < _NARROWEST:  # in which help would find no end
+        os.environ["COLUMNS"] = str(_NARROWEST)
     check_names(given, {field.name for field in dataclasses.fields(command.options)} | set(_aliases(command.options)))
     default = _resumed_options(given, name, command.options) if name in _RESUMED else None
     return tyro.cli(

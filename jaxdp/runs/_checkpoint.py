@@ -11,6 +11,7 @@ import gc
 import hashlib
 import json
 import logging
+import os
 import sys
 import time
 import warnings
@@ -29,7 +30,7 @@ from .._processes import broadcast, from_first, is_first, several
 from .._types import Params
 from ..accounting import Ledger
 from ..dpsgd._state import TrainState
-from ._folder import close_to_others
+from ._folder import MAY_NOT_READ, close_to_others
 from ._of_one import CheckpointerOfOne
 
 _Read = TypeVar("_Read")
@@ -235,6 +236,8 @@ def load_model(folder: Path, like: Any) -> tuple[Any, int] | None:
     """
     if not folder.exists():
         return None
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise UsageError(f"the model in {folder} can't be read (Permission denied): {MAY_NOT_READ}")
     try:
         with _orbax(), closing(_checkpointer(folder.absolute(), keep=1, alone=False)) as checkpointer:
             try:

@@ -37,6 +37,7 @@ from .._errors import UsageError
 from ._lock import locked
 
 PRIVATE = "private"
+MAY_NOT_READ = "ask its owner for it, or for the right to read it"
 _METRICS = f"{PRIVATE}/metrics.jsonl"
 _SECRETS = f"{PRIVATE}/run.json"
 _ROOM_NEEDED = 64 * 2**20
@@ -342,6 +343,8 @@ class RunFolder:
         """The content of a JSON file; raises `UsageError` where it is missing or damaged."""
         try:
             return json.loads((self.path / name).read_text("utf-8"))
+        except PermissionError as error:
+            raise UsageError(f"{self.path / name} can't be read ({error.strerror}): {MAY_NOT_READ}") from error
         except (OSError, ValueError) as error:
             raise UsageError(f"{self.path / name} can't be read ({error}): the run's folder is damaged") from error
 

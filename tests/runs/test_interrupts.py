@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM: heard whatever the process is at, obeyed where nothing is lost, and never an exception in foreign code."""
 
+import errno
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ from command import result
 
 from jaxdp import cli
 from jaxdp._interrupts import Interrupted, asked_to_stop, farewell, listening, resumable, stop_here
+from jaxdp.runs._folder import RunFolder
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -166,3 +168,45 @@ def test_what_nobody_can_resume_ends_at_once(number: signal.Signals) -> None:
         _, said = process.communicate(timeout=600)
         assert process.returncode in (128 + number, -number, 0), said  # the second while Python itself starts
         assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_run_whose_machine_fails_says_how_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(RunFolder, "add_metrics", full)
+    with pytest.raises(SystemExit):
+        cli.main([*TRAIN, "--output", str(tmp_path / "run")])
+    said = capsys.readouterr().err
+    assert f"No space left on device: see to that; this goes on: jaxdp train --resume {tmp_path / 'run'}" in said
+
+
+@pytest.mark.slow
+def test_a_run_whose_output_nobody_reads_any_more_says_how_it_goes_on(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jaxdp.cli", *TRAIN, "--output", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    while not process.stdout.readline().startswith("epoch 2/"):
+        pass
+    process.stdout.close()
+    said = process.stderr.read()
+    assert process.wait() == 1
+    assert f"this goes on: jaxdp train --resume {tmp_path / 'run'}" in said
+
+
+def test_help_ends_on_a_terminal_of_a_few_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "3")
+    with pytest.raises(SystemExit):
+        cli.main(["lookalike", "--help"])
+    assert "--rows" in capsys.readouterr().out

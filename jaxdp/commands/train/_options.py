@@ -180,7 +180,7 @@ class TrainOptions(OneOfSeveral):
     without pooling, or for csv dense, a dense network with layer and weight normalisation and dropout 0.2; by default scattering,
     and dense for csv. From Python also one of your own, in jaxdp.models.MODELS"""
     hidden: tuple[int, ...] | None = None
-    """widths of hidden layers, of scattering (none by default) and of dense (2048 1048 by default)"""
+    """widths of hidden layers, of scattering (none by default), mlp (256 64) and dense (2048 1048)"""
     scales: int = 2
     """of scattering: features are averages over 2^scales pixels"""
     precision: Literal["float32", "bf16"] = "float32"
