@@ -75,9 +75,11 @@ def _main(given: list[str]) -> None:
         sys.exit(2)
     except BrokenPipeError:  # the reader has gone, and with it what is left in the buffer
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if goes_on := how_to_go_on():
-            print(f"jaxdp: nobody reads the output any more{goes_on}", file=sys.stderr)
         sys.exit(1)
+    except SystemExit:
+        if goes_on := how_to_go_on():  # within such work, only rich ends: as above
+            print(f"jaxdp: nobody reads the output any more{goes_on}", file=sys.stderr)
+        raise
     except ConnectionError as error:  # of several processes
         print(f"jaxdp: error: {error}{how_to_go_on()}", file=sys.stderr)
         leave(1)

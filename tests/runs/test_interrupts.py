@@ -186,20 +186,18 @@ def test_a_run_whose_machine_fails_says_how_it_goes_on(
 
 @pytest.mark.slow
 def test_a_run_whose_output_nobody_reads_any_more_says_how_it_goes_on(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "jaxdp.cli", *TRAIN, "--output", str(tmp_path / "run")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    while not process.stdout.readline().startswith("epoch 2/"):
-        pass
-    process.stdout.close()
-    said = process.stderr.read()
-    assert process.wait() == 1
+    command = [sys.executable, "-m", "jaxdp.cli", *TRAIN, "--output", str(tmp_path / "run")]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while not process.stdout.readline().startswith("epoch 2/"):
+            pass
+        process.stdout.close()
+        said = process.stderr.read()
+    assert process.returncode == 1
     assert f"this goes on: jaxdp train --resume {tmp_path / 'run'}" in said
 
 
