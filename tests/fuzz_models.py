@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from oracle import distance, norm_of, widened
 
 import jaxdp
@@ -283,7 +284,10 @@ def parts_of_weights(program: Program) -> None:
     bounds = [(low, low + int(program.random.integers(0, 4))) for low in starts]
     steps = program.random.integers(1, 3, size=count).tolist()
     orders = [program.random.permutation(3).tolist() for _ in range(count)]
-    forms = [program.one_of("as it is", "as it is", "transposed", "flat", "reversed", "joined") for _ in range(count)]
+    forms = [
+        program.one_of("as it is", "as it is", "transposed", "flat", "reversed", "joined", "named", "behind a barrier")
+        for _ in range(count)
+    ]
     directly = program.random.random(count) < program.one_of(0.0, 0.4, 1.0)
     first = program.random.random(count) < 0.5  # cut out of a part that is cut out of the weight
 
@@ -302,6 +306,8 @@ def parts_of_weights(program: Program) -> None:
         return jax.lax.index_in_dim(weight, at, axis, keepdims=False) if cuts[i] == "indexed" else weight
 
     def arranged(part: Any, i: int) -> Any:
+        if forms[i] in ("named", "behind a barrier"):
+            return checkpoint_name(part, "a part") if forms[i] == "named" else jax.lax.optimization_barrier(part)
         if forms[i] == "transposed":
             return jnp.transpose(part, [axis for axis in orders[i] if axis < part.ndim])
         if forms[i] == "flat":
