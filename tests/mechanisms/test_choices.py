@@ -245,7 +245,6 @@ MEAN = NoisyMean(epsilon=10, lower=0, upper=100, num_records=10)
         (lambda key: Laplace(epsilon=1.0, sensitivity=1.0, shape=(3,))(MASKED, key=key), "masked array"),
         (lambda key: NoisyHistogram(epsilon=1.0, edges=(0, 1))(MASKED, key=key), "masked array"),
         (lambda key: Laplace(epsilon=1.0, sensitivity=1.0, integers=True)(key, key=key), "give real numbers"),
-        (lambda key: NoisyHistogram(epsilon=1.0, edges=((0, 1), 2)), "edges is no array"),
         (lambda key: jax.vmap(lambda k: MEAN(np.arange(9.0), key=k))(jax.random.split(key, 3)), "key is traced"),
         (lambda key: CategoricalTable(sizes=(2,)).sample(np.ones(2), 10**12, key=key), "num_rows=1000000000000"),
         (lambda key: Exponential(epsilon=1.0, sensitivity=1.0)([0.0, -np.inf], key=key), "NaNs or infinities"),
