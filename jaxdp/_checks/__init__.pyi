@@ -8,9 +8,11 @@ from ._arrays import (
     is_real as is_real,
     key as key,
     key_with_value as key_with_value,
+    native as native,
     numbers_alone as numbers_alone,
     only_looks_like_an_array as only_looks_like_an_array,
     step as step,
+    unmasked as unmasked,
     wrapped_around as wrapped_around,
 )
 from ._names import (

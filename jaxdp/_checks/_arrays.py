@@ -126,20 +126,31 @@ def wrapped_around(name: str, value: Any, given: np.dtype, taken: np.dtype) -> U
     )
 
 
+def unmasked(name: str, value: Any, fix: str) -> None:
+    """Refuse NumPy's masked arrays, whose masks JAX and NumPy drop."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise UsageError(f"{name} is a masked array, and its mask would be lost: give its .filled(...) ({fix})")
+
+
+def native(given: np.ndarray | jax.Array) -> np.ndarray | jax.Array:
+    """The same numbers in this machine's byte order, the only one that JAX takes."""
+    if isinstance(given, np.ndarray) and not given.dtype.isnative:
+        return given.astype(given.dtype.newbyteorder("="))
+    return given
+
+
 def array(name: str, value: Any, fix: str) -> np.ndarray | jax.Array:
     """`value` as an array: JAX's as it is, all else, lists as well, on the host; refuses what holds anything but numbers."""
     if isinstance(value, Tracer):
         raise UsageError(
             f"{name} is traced by jax; this is computed on the host: call it outside of jax.jit and jax.vmap"
         )
-    if isinstance(value, np.ma.MaskedArray):
-        raise UsageError(f"{name} is a masked array, and its mask would be lost: give its .filled(...) ({fix})")
+    unmasked(name, value, fix)
     try:
         given = value if isinstance(value, jax.Array) else np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:  # rows of several lengths, mostly
         raise UsageError(f"{name} is no array ({error}): {fix}") from error
-    if isinstance(given, np.ndarray) and not given.dtype.isnative:
-        given = given.astype(given.dtype.newbyteorder("="))
+    given = native(given)
     if not is_array(given) or jnp.issubdtype(given.dtype, jax.dtypes.extended):
         raise UsageError(f"{name} is {type(value).__name__} of {given.dtype} and no array of numbers: {fix}")
     return given

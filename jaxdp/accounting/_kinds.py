@@ -51,9 +51,9 @@ def as_counted(event: "DpEvent", accountant: str) -> "DpEvent | None":
             if len(some) > 1 or len(some) == len(parts):
                 return dp_event.ComposedDpEvent(some)
             return (some or parts)[0]
-        if isinstance(part, dp_event.RandomizedResponseDpEvent) and part.noise_parameter == 1:
-            return dp_event.NoOpDpEvent()
         if isinstance(part, dp_event.RandomizedResponseDpEvent):
+            if part.noise_parameter == 1:
+                return dp_event.NoOpDpEvent()
             copies += times
             return part if accountant != "pld" or copies <= MOST_COPIES else None
         if isinstance(part, dp_event.LaplaceDpEvent) and part.noise_multiplier == 0:

@@ -76,18 +76,14 @@ def records_on_host(records: Any) -> np.ndarray:
 
 
 def _array(values: Any) -> jax.Array | np.ndarray:
-    if isinstance(values, np.ma.MaskedArray):
-        raise UsageError(
-            "values are a masked array, whose mask would be lost: give its .compressed(), or its .filled(...)"
-        )
+    _checks.unmasked("what is released", values, "or its .compressed()")
     try:
         given = values if isinstance(values, jax.Array) else np.asarray(values)
     except ValueError as error:
         raise UsageError(f"values are no array ({error}): give an array of numbers") from error
     if jnp.issubdtype(given.dtype, jax.dtypes.extended):
         raise UsageError(f"values are {given.dtype}: give real numbers")
-    if isinstance(given, np.ndarray) and not given.dtype.isnative:
-        given = given.astype(given.dtype.newbyteorder("="))
+    given = _checks.native(given)
     if given.dtype.kind == "m":
         raise UsageError(
             f"values are {given.dtype}, spans of time: give numbers of a unit, values / np.timedelta64(1, 's')"

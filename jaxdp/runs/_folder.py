@@ -214,14 +214,14 @@ class RunFolder:
                 "same keys on other data would let anyone subtract noise, and an audit ask for other coins: bring its file back"
             )
 
-    def check_data(self, fingerprint: Callable[[bytes], str], described: Mapping[str, Any] | None = None) -> None:
+    def check_data(self, fingerprint: Callable[[bytes], str], described: Mapping[str, Any]) -> None:
         """Refuse to go on with other data than the run was started with.
 
-        Where parts of config.json are given as they are `described` now, also with the same data under another description:
-        encoded by other bounds, they are other inputs, and of another task they have another loss.
+        Nor with the same data where parts of config.json are `described` otherwise now: encoded by other bounds, they are other
+        inputs, and of another task they have another loss.
         """
         same = self._secrets()["data_fingerprint"] == fingerprint(self.secret)
-        config, now = self.read_json("config.json"), json.loads(json.dumps(described or {}))
+        config, now = self.read_json("config.json"), json.loads(json.dumps(described))
         other = [name for name in now if config.get(name) != now[name]]
         if same and other == [_NETWORK]:
             raise UsageError(
