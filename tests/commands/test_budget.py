@@ -168,7 +168,8 @@ def test_the_accountants_answers(
     cli.main([*command, "--json"])
     answer = json.loads(capsys.readouterr().out)
     for name, value in expected.items():
-        assert answer[quantity][name] == pytest.approx(value, rel=1e-9)
+        # PLD's Fourier transforms round otherwise on other processors and releases: 3,600 steps of it differ by 2e-9.
+        assert answer[quantity][name] == pytest.approx(value, rel=1e-8 if name == "pld" else 1e-9)
     if "replace_one" in command:
         assert set(answer[quantity]) == {"pld"}
         cli.main(command)
