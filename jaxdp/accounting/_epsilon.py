@@ -246,16 +246,16 @@ def _in_decimals(epsilon: float, digits: int, whole: Callable[[float], int]) -> 
 
 def no_smaller(delta: float) -> str:
     """δ in six digits, rounded up where these aren't enough: what holds for it holds for a larger one."""
-    shown = f"{delta:g}"
-    return shown if float(shown) >= delta else f"{Context(6, ROUND_CEILING).create_decimal_from_float(delta):.6g}"
+    return _in_digits(delta, 6, ROUND_CEILING)
 
 
 def no_larger(number: float, digits: int = 6) -> str:
     """A number in so many digits, rounded down where these aren't enough."""
-    shown = f"{number:.{digits}g}"
-    if float(shown) <= number:
-        return shown
-    return f"{float(Context(digits, ROUND_FLOOR).create_decimal_from_float(number)):.{digits}g}"
+    return _in_digits(number, digits, ROUND_FLOOR)
+
+
+def _in_digits(number: float, digits: int, rounding: str) -> str:
+    return f"{float(Context(digits, rounding).create_decimal(repr(float(number)))):.{digits}g}"
 
 
 def prepared_for(
