@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from . import _checks
 from ._alike import Alike
 from ._block import Block, cuts
 from ._errors import UsageError
@@ -100,7 +101,7 @@ class Spread:
             return leaf
         if not self.mesh.is_multi_process:
             return jax.device_put(leaf, where)
-        if is_key(leaf):
+        if _checks.is_key(leaf):
             return by_words(partial(self._put, where=where), leaf)
         host = np.asarray(leaf)
         return jax.make_array_from_callback(host.shape, where, lambda index: host[index])
@@ -279,7 +280,7 @@ class Spread:
         """
         if not self.rows_divided:
             return read(leaf, self.own(indices))
-        if is_key(leaf):
+        if _checks.is_key(leaf):
             return by_words(partial(self.own_rows, indices=indices, read=read), leaf)
         here = indices - jax.lax.axis_index(self.axes) * leaf.shape[0]
         rows = read(leaf, jnp.where((here >= 0) & (here < leaf.shape[0]), here, leaf.shape[0]))
@@ -379,11 +380,6 @@ def spread_of(changing: Any, params: Any, data: Any) -> Spread | None:
     of_rows = divided.pop()
     axes = tuple(axis for axis in of_rows if axis in dividing) if of_rows else free or dividing
     return Spread(mesh, axes, kept, bool(of_rows and axes))
-
-
-def is_key(leaf: Any) -> bool:
-    """Whether an array is one of keys."""
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def by_words(function: Callable[[Any], Any], key: Any) -> Any:

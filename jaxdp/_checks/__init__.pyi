@@ -4,6 +4,7 @@ from ._arrays import (
     has_nan as has_nan,
     held as held,
     is_array as is_array,
+    is_key as is_key,
     is_number as is_number,
     is_real as is_real,
     key as key,
@@ -13,6 +14,7 @@ from ._arrays import (
     only_looks_like_an_array as only_looks_like_an_array,
     step as step,
     unmasked as unmasked,
+    words as words,
     wrapped_around as wrapped_around,
 )
 from ._names import (

@@ -31,8 +31,7 @@ def key(value: Any, name: str = "key", *, of_noise: bool = True) -> None:
     JAX's "rbg" draws for all keys of a `jax.vmap` by the first of them, and other numbers where arrays are divided otherwise;
     keys that "unsafe_rbg" splits may coincide.
     """
-    is_key = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
-    if not is_key or value.shape != ():
+    if not isinstance(value, jax.Array) or not is_key(value) or value.shape != ():
         # The words of keys are as secret as the noise that is drawn by them: an error, which gets into logs, shows none.
         given = f", an array of {value.dtype} {list(value.shape)}," if is_array(value) else f"={value!r}"
         raise UsageError(
@@ -44,6 +43,16 @@ def key(value: Any, name: str = "key", *, of_noise: bool = True) -> None:
             f"{name} is of the generator {implementation!r}, by which different keys may draw the same noise: pass "
             f"jaxdp.key_from_entropy(), or jax.random.key(seed, impl={THREEFRY!r}) in a test"
         )
+
+
+def is_key(value: Any) -> bool:
+    """Whether an array, or the shape and dtype of one, is of JAX's keys."""
+    return jnp.issubdtype(getattr(value, "dtype", jnp.float32), jax.dtypes.prng_key)
+
+
+def words(value: Any) -> Any:
+    """A key's words, and everything else as it is."""
+    return jax.random.key_data(value) if is_key(value) else value
 
 
 def key_with_value(value: Any, name: str = "key") -> None:

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from .._checks import THREEFRY
+from .. import _checks
 from .._errors import UsageError
 from ..jaxprs._jaxpr import SCAN, Eqn, Jaxpr, Literal, all_equations, parts_of, scan_parts, subjaxprs
 
@@ -56,7 +55,7 @@ def _check(eqn: Eqn, inputs: Sequence[bool]) -> None:
         raise UsageError(
             f"the loss draws by a key{f' of {keys[0].aval.dtype}' if keys else ''} that follows from the example: vectorised, "
             "all examples would draw by the first one's, and depend on it. Make it by jax.random.key(..., "
-            f"impl={THREEFRY!r}), or take the loss's rng="
+            f"impl={_checks.THREEFRY!r}), or take the loss's rng="
         )
 
 
@@ -69,12 +68,11 @@ def _draws(eqn: Eqn, keys: Sequence[Any]) -> bool:
 
 @functools.cache
 def _of_threefry() -> Any:
-    return jax.eval_shape(lambda: jax.random.key(0, impl=THREEFRY)).dtype
+    return jax.eval_shape(lambda: jax.random.key(0, impl=_checks.THREEFRY)).dtype
 
 
 def _is_key(atom: object) -> bool:
-    dtype = getattr(getattr(atom, "aval", None), "dtype", None)
-    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    return _checks.is_key(getattr(atom, "aval", None))
 
 
 def _outputs(eqn: Eqn, inputs: Sequence[bool]) -> list[bool]:

@@ -59,7 +59,7 @@ def check_params(params: Params) -> None:
                 "equinox.is_inexact_array) divides a model so, and equinox.combine joins it in the loss)"
             )
         dtype = jnp.result_type(leaf)
-        if not path and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        if not path and _checks.is_key(leaf):
             raise UsageError("params is a key: parameters come first, then the key, as in step.init(params, key)")
         if not jnp.issubdtype(dtype, jnp.floating):
             raise UsageError(
@@ -142,7 +142,7 @@ def check_mask(mask: Any, size: int) -> Bool[Array, " B"]:
 def check_has_mean(aux: Any) -> None:
     """Refuse auxiliary data of which a step can't give a mean: keys, and complex numbers, of which it would drop a part."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(aux):
-        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        is_key = _checks.is_key(leaf)
         if is_key or jnp.issubdtype(leaf.dtype, jnp.complexfloating):
             fix = "leave it out" if is_key else "return its .real and its .imag"
             raise UsageError(

@@ -14,8 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .. import _checks
 from .._processes import agree, facts_of_versions
-from .._spread import is_key
 from ._state import in_same_words
 
 
@@ -85,7 +85,7 @@ def _facts_of(name: str, tree: Any) -> dict[str, bytes]:
 
 def _held(leaf: Any) -> Iterator[tuple[str, bytes]]:
     """The parts of an array that this process holds and another may, by which they are, as hashes of type and contents."""
-    leaf = _words(leaf)
+    leaf = _checks.words(leaf)
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
         yield "", digest(leaf)
         return
@@ -97,12 +97,7 @@ def _held(leaf: Any) -> Iterator[tuple[str, bytes]]:
             yield f" at {index}", digest(shard.data)
 
 
-def _words(leaf: Any) -> Any:
-    """A key's words, and everything else as it is."""
-    return jax.random.key_data(leaf) if isinstance(leaf, jax.Array) and is_key(leaf) else leaf
-
-
 def digest(leaf: Any) -> bytes:
     """Of the type, shape and contents of an array, a number or a key."""
-    array = np.asarray(_words(leaf))
+    array = np.asarray(_checks.words(leaf))
     return hashlib.sha256(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes()).digest()

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from .. import _checks
 from .._errors import UsageError
 from .._platform import CPU, GPU, Platform, default_platform, is_known_to_compiler
 from .._types import Batch, Params
@@ -349,7 +350,7 @@ def _compiled(options: dict[str, Any], fn: Callable[..., Any], *args: Any) -> Ca
 def _random(rng: np.random.Generator, floats: Callable[..., np.ndarray], like: Any, limit: int | None) -> jax.Array:
     """Two rows of a leaf's shape and type; integers of all magnitudes below the limit, it and zero among them."""
     shape, dtype = (ROWS, *jnp.shape(like)[1:]), jnp.result_type(like)
-    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+    if _checks.is_key(like):
         return jax.random.split(jax.random.key(rng.integers(2**31), impl=jax.random.key_impl(like)), shape)
     if dtype == jnp.bool_:
         return jnp.asarray(rng.integers(0, 2, shape).astype(np.bool_))

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from .. import _checks
 from .._errors import UsageError
 
 _T = TypeVar("_T")
@@ -29,7 +30,7 @@ def refuse_shared_key(randomness: Any, values: Any, carried: _T) -> _T:
     Raises:
         UsageError: where `values` are batched by `jax.vmap`, or vary over an axis of `jax.shard_map`, and `randomness` doesn't.
     """
-    randomness = jax.tree.map(_words, randomness)
+    randomness = jax.tree.map(_checks.words, randomness)
     values = [leaf for leaf in jax.tree.leaves(values) if isinstance(leaf, jax.Array)]  # no other can be batched
     axes = varying_axes(values) - varying_axes(randomness)
     if axes:
@@ -74,11 +75,6 @@ def _any_are_alike(words: list[jax.Array]) -> jax.Array:
         columns = jax.sharding.reshard(columns, NamedSharding(mesh, PartitionSpec()))
     ordered = columns[:, jnp.lexsort(columns)]
     return jnp.any(jnp.all(ordered[:, 1:] == ordered[:, :-1], axis=0))
-
-
-def _words(leaf: Any) -> Any:
-    is_key = jnp.issubdtype(jax.typeof(leaf).dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(leaf) if is_key else leaf
 
 
 def _shared(transformation: str) -> UsageError:

@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _checks
 from .._errors import UsageError
 from .._platform import default_device
 from .._processes import broadcast, from_first, is_first, several
@@ -206,7 +207,7 @@ def of_first(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _of_first(leaf: Any) -> Any:
-    words = np.asarray(_words(leaf))
+    words = np.asarray(_checks.words(leaf))
     content = broadcast(words.tobytes() if is_first() else b"")
     return _stored_key(np.frombuffer(content, words.dtype).reshape(words.shape), leaf)
 
@@ -289,10 +290,10 @@ def _place(leaf: Any) -> Any:
 def _arrays(checkpoint: Checkpoint) -> dict[str, Any]:
     """Arrays for orbax: trees without empty branches, which it refuses; what isn't parameters by its leaves' positions."""
     state = checkpoint.state
-    arrays = {"params": state.params, "keys": {name: _words(key) for name, key in state.keys._asdict().items()}}
+    arrays = {"params": state.params, "keys": {name: _checks.words(key) for name, key in state.keys._asdict().items()}}
     for name in _TREES:
         if leaves := jax.tree.leaves(getattr(state, name)):
-            arrays[name] = {f"{i:06d}": _words(leaf) for i, leaf in enumerate(leaves)}
+            arrays[name] = {f"{i:06d}": _checks.words(leaf) for i, leaf in enumerate(leaves)}
     return arrays if checkpoint.model is None else {**arrays, "model": checkpoint.model}
 
 
@@ -304,19 +305,10 @@ def _restored(like: Any, stored: dict[str, Any]) -> Any:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _words(leaf: Any) -> Any:
-    """A key's words, and every other array as it is."""
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
 def _stored_key(leaf: Any, like: Any) -> Any:
-    """The inverse of `_words`: a key of the same generator as `like`, or an array."""
+    """The inverse of `_checks.words`: a key of the same generator as `like`, or an array."""
     array = jnp.asarray(leaf)
-    return jax.random.wrap_key_data(array, impl=jax.random.key_impl(like)) if _is_key(like) else array
+    return jax.random.wrap_key_data(array, impl=jax.random.key_impl(like)) if _checks.is_key(like) else array
 
 
 def _digest(arrays: Any, told: Any = None) -> str:

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from .. import _checks
 from .._errors import UsageError
 from .._meeting import silent_output
 from .._processes import several
-from .._spread import by_words, is_key
+from .._spread import by_words
 from ..dpsgd._state import TrainState
 from ._device import in_words, use_device
 
@@ -72,7 +73,7 @@ class Devices:
         return NamedSharding(Mesh(np.array(self.all), ("data",)), PartitionSpec())
 
     def _everywhere(self, leaf: Any) -> Any:
-        if is_key(leaf):
+        if _checks.is_key(leaf):
             return by_words(self._everywhere, leaf)
         copies = [jax.device_put(leaf, device) for device in self._local]
         return jax.make_array_from_single_device_arrays(copies[0].shape, self._sharding, copies)
