@@ -36,7 +36,7 @@ from jaxdp import cli
 from jaxdp.commands import _accounting
 from jaxdp.commands._options import from_dict, to_dict
 from jaxdp.commands.pate import AnalyzeOptions, LabelOptions, PateOptions, _pipeline
-from jaxdp.commands.train import TrainOptions, _train
+from jaxdp.commands.train import TrainOptions, _job
 from jaxdp.commands.tune import TuneOptions, _tune
 
 FIXTURES = Path(__file__).parent / "fixtures" / "tfds"
@@ -283,8 +283,8 @@ def planning() -> Iterator[list[Any]]:
         raise Planned
 
     with (
-        mock.patch.object(_train._Job, "run", begin),
-        mock.patch.object(_train, "CheckpointFolder"),
+        mock.patch.object(_job.Job, "run", begin),
+        mock.patch.object(_job, "CheckpointFolder"),
         mock.patch.object(_tune._Search, "run", begin),
         mock.patch.object(_pipeline._Job, "run", begin),
     ):
