@@ -89,10 +89,10 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
         here = (
             [given] if (given / "config.json").exists() else sorted(path.parent for path in given.glob("*/config.json"))
         )
-        finished = [path for path in here if RunFolder(path).is_finished]
+        finished = [path for path in here if RunFolder(path).is_finished and _has_model(path)]
         if not finished:
             raise UsageError(
-                f"{given} holds no finished run: give the folder that `jaxdp train` made, or one that holds several"
+                f"{given} holds no finished run with a model: give the folder that `jaxdp train` made, or one that holds several"
             )
         for path in finished:
             summary, published = RunFolder(path).summary(), RunFolder(path).read_json("summary.json")
@@ -113,6 +113,11 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
             spent = {"epsilon": epsilon, "total_epsilon": total, "accountant": accountant}
             runs.append({"name": path.resolve().name, "is_published": ranked_by in published, **spent, **shown})
     return sorted(runs, key=lambda run: run["test_rmse"] if run["test_accuracy"] is None else -run["test_accuracy"])
+
+
+def _has_model(path: Path) -> bool:
+    """False of a search that drew no run."""
+    return "model" in RunFolder(path).read_json("summary.json")
 
 
 def comparison_tables(runs: list[dict[str, Any]], *, wide: bool) -> list[Table]:

@@ -100,7 +100,7 @@ def spread_labels(
 
     Returns:
         int32 [public]: the most probable class; where it is less probable than that, what was given. So a label that others
-        contradict is replaced, too.
+        contradict is replaced, too. Labels of a single class tell nothing of where others lie, and stay as they were given.
 
     Raises:
         UsageError: where no example has a label, and for what isn't finite numbers of these shapes.
@@ -115,6 +115,8 @@ def spread_labels(
         )
     inputs = np.column_stack([coordinates.astype(np.float64), np.ones(len(given))])
     classes, numbers = np.unique(answers, return_inverse=True)
+    if len(classes) == 1:
+        return given.astype(np.int32)
     one_hot = np.eye(len(classes))[numbers]
     shape = inputs.shape[1], one_hot.shape[1]
 

@@ -335,6 +335,66 @@ def test_interactive_votes_are_charged_where_the_teachers_answered(tmp_path: Pat
     event = pate.event_of(mechanism, asked=60, answered=stored["answered"])
     assert stored["epsilon"]["rdp"] == pytest.approx(jaxdp.accounting.event_epsilon(event, delta=1e-3).epsilon)
     assert "Interactive-GNMax" in (tmp_path / "run" / "statement.txt").read_text()
+    assert "learned the answers to the first 30 of them" in stored["statement"]
+
+
+@pytest.mark.slow
+def test_a_student_that_nobody_asked_is_not_trained_and_in_no_statement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_pipeline._Job, "_first_student", lambda *_: pytest.fail("a student learned"))
+    changes = {"aggregator": "interactive", "threshold": 3, "student-confidence": 0.105, "target-epsilon": 3}
+    cli.main(options(tmp_path / "run", **changes))
+    stored = json.loads((tmp_path / "run" / "statement.json").read_text())
+    assert 0 < stored["asked"] < 30
+    assert "There was no student yet." in stored["statement"]
+    assert "before there was a student to ask" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("aggregator", ["confident", "interactive"])
+def test_checks_that_let_nothing_pass_are_stated_and_the_teachers_can_be_asked_again(
+    aggregator: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    changes = {"queries": 6, "threshold": 8, "sigma-threshold": 0.8, "teacher-epochs": 1, "teacher-batch-size": 64}
+    changes |= {"teacher-lr": 1e-6, "seed": 4, "aggregator": aggregator}
+    changes |= {"student-confidence": 0.105} if aggregator == "interactive" else {}
+    said = refused(options(folder, **changes), capsys)
+    stored = json.loads((folder / "statement.json").read_text())
+    assert f"answered none of {stored['asked']} queries, which cost epsilon" in " ".join(said.split())
+    assert stored["answered"] == 0
+    assert stored["ledger"]["entries"]
+    assert "answered none" in " ".join(refused(["pate", "--resume", str(folder)], capsys).split())
+    kept = str(folder / "private" / "predictions.npy")
+    again = [
+        "--num-classes",
+        "10",
+        "--records",
+        "512",
+        "--delta",
+        "1e-3",
+        "--threshold",
+        "1",
+        "--sigma",
+        "6",
+        "--teachers",
+        "8",
+    ]
+    cli.main(["pate", "label", kept, *again, "--output", str(tmp_path / "again")])
+    assert "no record was seen by more than one teacher" in (tmp_path / "again" / "statement.txt").read_text()
+
+
+@pytest.mark.slow
+def test_runs_measured_on_other_images_are_not_ranked_together(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(options(tmp_path / "held-back", holdout=200, student="supervised"))
+    capsys.readouterr()
+    cli.main(["compare", str(tmp_path), str(finished), "--output", str(tmp_path / "c.png")])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "by accuracy on examples held back" in said
+    assert "images of the test set" in said
 
 
 @pytest.mark.slow

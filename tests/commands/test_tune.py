@@ -134,6 +134,9 @@ def test_a_search_that_draws_no_run_says_so_and_is_paid_for(tmp_path: Path, caps
     assert "no run was drawn" in capsys.readouterr().out
     with pytest.raises(jaxdp.UsageError, match="drew no run"):
         jaxdp.load_run(tmp_path / "run")
+    with pytest.raises(SystemExit):
+        cli.main(["compare", str(tmp_path), "--output", str(tmp_path / "c.png")])
+    assert "holds no finished run with a model" in capsys.readouterr().err
 
 
 @pytest.mark.slow

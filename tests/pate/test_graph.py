@@ -99,3 +99,10 @@ def test_what_makes_no_graph_is_refused(public: Any, private: Any, options: dict
 def test_nothing_spreads_from_no_label() -> None:
     with pytest.raises(jaxdp.UsageError, match="labels hold no answer"):
         spread_labels(np.ones((4, 2)), np.full(4, -1))
+
+
+def test_labels_of_one_class_alone_spread_to_nobody() -> None:
+    labels = np.full(100, -1)
+    labels[7] = 3
+    spread = spread_labels(np.random.default_rng(0).normal(size=(100, 4)), labels)
+    assert (spread == labels).all()

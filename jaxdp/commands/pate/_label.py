@@ -74,7 +74,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
             most_answers=options.max_answers,
         )
         notes = () if options.seed is None else (seeded("The noise"),)
-        write(released, folder, options.records, keys.nonce("noise"), notes)
+        write(released, folder, options.records, keys.nonce("noise"), notes=notes)
         publish(folder)
     say(console, check_predictions(predictions))
     console.print(epsilon_table(folder.read_json(f"{PRIVATE}/report.json")))

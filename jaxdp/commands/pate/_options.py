@@ -189,7 +189,8 @@ class LabelOptions(MechanismOptions):
     num_classes: int
     """number of classes; a prediction is a number from 0 to this less one"""
     records: int
-    """how many private records the teachers learned from, all together; taken as public"""
+    """how many private records the teachers learned from, all together; taken as public. No two teachers may have seen the
+    same one: epsilon is false otherwise"""
     teachers: int | None = None
     """how many teachers predicted, that a file the other way round be an error; needed where they outnumber the examples"""
     target_epsilon: float | None = None

@@ -67,6 +67,7 @@ _EVALUATIONS = 10  # of the student
 _PUBLISHED = (
     "dataset",
     "model",
+    "evaluated_on",
     "teachers",
     "aggregator",
     "accountant",
@@ -77,6 +78,7 @@ _PUBLISHED = (
     "device",
 )
 _OF_PUBLIC_IMAGES = ("test_accuracy", "test_loss", "label_accuracy")
+_OF_RECORDS = "A record is in one shard, so it moves at most one teacher's vote on each query."
 _OF_PUBLIC_COORDINATES = (
     "The coordinates in which the teachers learn were made of the public images, unlabelled, which nothing protects."
 )
@@ -222,6 +224,7 @@ class _Job:
             self._label(model, predictions)
         erase_keys(self.folder, *SECRET)
         publish(self.folder, self._notes())
+        self._check_answers()
         if not self.folder.is_trained:
             self._learn(model)
         self._coordinates.erase()
@@ -255,12 +258,25 @@ class _Job:
             most_answers=options.max_answers,
             first_student=partial(self._first_student, model),
         )
-        if not released.answered.any():
-            raise UsageError(
-                f"the teachers answered none of {options.queries} queries: lower --threshold, or train fewer teachers on more "
-                "records each"
+        if options.mechanism(options.teachers).asks_student and released.before_student is None:
+            say(
+                self.console,
+                f"the asking ended after {len(released.rows)} queries, before there was a student to ask: --aggregator confident "
+                "costs the same, and fewer --queries leave some for the student",
             )
-        write(released, self.folder, len(self.data.train_labels), self.folder.read_json("config.json")["nonce"])
+        nonce = self.folder.read_json("config.json")["nonce"]
+        write(released, self.folder, len(self.data.train_labels), nonce, of_records=_OF_RECORDS)
+
+    def _check_answers(self) -> None:
+        """Refuse to teach a student nothing, once what the checks of the votes cost is stated."""
+        asked, _, answered = labels_of(self.folder)
+        if not answered.any():
+            raise UsageError(
+                f"the teachers answered none of {len(asked)} queries, which cost epsilon all the same "
+                f"({self.folder.path / 'statement.json'} has it): `jaxdp pate label` asks the same teachers again, by "
+                f"{self.folder.private / 'predictions.npy'} and a lower --threshold, and both costs add up; or train fewer "
+                "teachers on more records each"
+            )
 
     def _first_student(
         self, model: Classifier, rows: Int[np.ndarray, " asked"], answers: Int[np.ndarray, " asked"]
@@ -346,6 +362,11 @@ class _Job:
         summary = {
             "dataset": self.data.name,
             "model": "pate",
+            "evaluated_on": (
+                f"{len(self.data.test_labels) - self.public:,} images of the test set"
+                if self.options.holdout == 0
+                else "examples held back"
+            ),
             "test_accuracy": records[-1]["test_accuracy"],
             "test_loss": records[-1]["test_loss"],
             "label_accuracy": float(right.mean()),
@@ -366,7 +387,7 @@ class _Job:
         """Write what may be seen of the results; with it the run is finished."""
         summary = self.folder.results()
         shown = (*_PUBLISHED, *(_OF_PUBLIC_IMAGES if self.options.holdout == 0 else ()))
-        self.folder.write_json("summary.json", {name: summary[name] for name in shown})
+        self.folder.write_json("summary.json", {name: summary[name] for name in shown if name in summary})
 
 
 def _checkpoint(state: TrainState, totals: Totals, metrics: Sequence[dict[str, Any]] = ()) -> Checkpoint:

@@ -9,6 +9,7 @@ claims it for labels and figure together.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,6 +32,10 @@ from ._predictions import read_labels, write_labels
 
 _SEAL = f"{PRIVATE}/labels.json"  # by which the labels are known again
 _TO_STATE = f"{PRIVATE}/statement.json"  # the statement before it says anything of keys
+_ELSEWHERE = (
+    "All of this holds where no record was seen by more than one teacher, so that it moves at most one teacher's vote on each "
+    "query: whoever trained them has to see to that."
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class Released:
         answered: bool [asked].
         votes: int32 [asked, classes]. Private.
         report: what it cost. Its data-dependent part is private.
+        before_student: how many were asked before a student was; None where none was.
     """
 
     rows: Int32[np.ndarray, " asked"]
@@ -50,6 +56,7 @@ class Released:
     answered: Bool[np.ndarray, " asked"]
     votes: Int[np.ndarray, "asked classes"]
     report: Report
+    before_student: int | None = None
 
 
 def release(
@@ -67,21 +74,24 @@ def release(
     """Label the queries as far as the budget goes; what would come after is thrown away unseen.
 
     `first_student`, for an aggregator that asks a student, maps the examples of the first half and their labels to probabilities
-    for those of the second half, [queries, classes].
+    for those of the second half, [queries, classes]. Where the budget ends in the first half, or it has no answers to learn from,
+    the asking ends there too.
     """
     votes = np.asarray(vote_counts(predictions, num_classes))
     of_noise, of_report = jax.random.split(own_key(key, Domain.RELEASE))
+    paid = partial(within_budget, mechanism=mechanism, epsilon=target_epsilon, delta=delta, most_answers=most_answers)
     student_probs = None
     if mechanism.asks_student and first_student is not None:
-        labels, answered, student_probs = _in_two_halves(votes, rows, mechanism, of_noise, first_student)
+        labels, answered, student_probs = _in_two_halves(votes, rows, mechanism, of_noise, first_student, paid)
     else:
         labels, answered = map(np.asarray, aggregate(votes, mechanism, key=of_noise))
-    asked = within_budget(answered, mechanism, epsilon=target_epsilon, delta=delta, most_answers=most_answers)
+    asked, half = paid(answered), len(votes) // 2
     kept = slice(None, asked)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(of_report)).tolist())  # the same if it is done again
     of_student = None if student_probs is None else student_probs[kept]
     report = analysis(votes[kept], mechanism, answered[kept], delta, rng, of_student)
-    return Released(rows[kept].astype(np.int32), labels[kept], answered[kept], votes[kept], report)
+    before_student = None if student_probs is None or asked <= half else half
+    return Released(rows[kept].astype(np.int32), labels[kept], answered[kept], votes[kept], report, before_student)
 
 
 def _in_two_halves(
@@ -90,11 +100,15 @@ def _in_two_halves(
     mechanism: Aggregator,
     key: Key[Array, ""],
     first_student: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    paid: Callable[[np.ndarray], int],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(labels, answered, the student's probabilities, 0 where there was none yet), by an aggregator that asks a student."""
     half, (of_first, of_second) = len(votes) // 2, jax.random.split(key)
     nobody = np.zeros((half, votes.shape[1]), np.float32)
     first = aggregate(votes[:half], mechanism, key=of_first, student_probs=nobody)
+    was_answered = np.asarray(first.answered)
+    if paid(was_answered) < half or not was_answered.any():
+        return np.asarray(first.labels), was_answered, nobody
     student = first_student(rows[:half], np.asarray(first.labels))[rows[half:]]
     second = aggregate(votes[half:], mechanism, key=of_second, student_probs=student)
     together = lambda *parts: np.concatenate([np.asarray(part) for part in parts])
@@ -123,7 +137,15 @@ def analysis(
         return analyze(votes, mechanism, **given)
 
 
-def write(released: Released, folder: RunFolder, records: int, nonce: str, notes: tuple[str, ...] = ()) -> None:
+def write(
+    released: Released,
+    folder: RunFolder,
+    records: int,
+    nonce: str,
+    *,
+    of_records: str = _ELSEWHERE,
+    notes: tuple[str, ...] = (),
+) -> None:
     """Write the private files, and the labels; those last, so that they stand for all of it.
 
     Args:
@@ -131,6 +153,7 @@ def write(released: Released, folder: RunFolder, records: int, nonce: str, notes
         folder: where to.
         records: how many private records there are.
         nonce: a name for the noise.
+        of_records: a sentence on how many teachers saw one of them.
         notes: of the statement, as those of `publish`, that are true already.
     """
     report, private = released.report, folder.private
@@ -141,7 +164,7 @@ def write(released: Released, folder: RunFolder, records: int, nonce: str, notes
     for name in ("votes.npy", "votes.png", "epsilon.png"):
         close_to_others(private / name)
     folder.write_json(f"{PRIVATE}/report.json", all_figures(report))
-    text = statement(report, records) + _noted(notes)
+    text = statement(report, records, of_records, released.before_student) + _noted(notes)
     told = {"ledger": report.ledger(nonce=nonce).to_dict(), "statement": text}
     folder.write_sealed_json(_TO_STATE, {**public_figures(report), **told})
     folder.write_sealed_json(_SEAL, {"labels": _digest(released.rows, released.labels, released.answered)})
@@ -200,10 +223,16 @@ def all_figures(report: Report) -> dict[str, Any]:
     return public_figures(report) | by_the_votes
 
 
-def statement(report: Report, records: int) -> str:
+def statement(report: Report, records: int, of_records: str, before_student: int | None) -> str:
     """The promise in words: to whom, and under which assumptions; fit for publication."""
     independent, pld = report.data_independent, report.data_independent_pld
     released = report.mechanism.in_words(teachers=report.teachers, asked=report.asked, answered=report.answered)
+    if report.mechanism.asks_student:
+        released += (
+            " There was no student yet."
+            if before_student is None
+            else f" The student had learned the answers to the first {before_student:,} of them before the others were put."
+        )
     pair = lambda spent: f"({accounting.rounded_up(spent.epsilon)}, {no_smaller(report.delta)})"
     counted = (
         ""
@@ -217,11 +246,10 @@ def statement(report: Report, records: int) -> str:
             f"These labels satisfy {pair(independent)}-differential privacy by the RDP accountant of Google's dp-accounting"
             f"{'' if pld is None else f', and {pair(pld)} by its PLD accountant. Both hold'}, whatever the votes were.{counted}",
             "Unit and adjacency: record; two private data sets are neighbours if one is the other with one record exchanged or "
-            f"blanked in its place. The number of records, {records:,}, and their places are treated as public. A record is in "
-            "one shard, so it moves at most one teacher's vote on each query.",
+            f"blanked in its place. The number of records, {records:,}, and their places are treated as public. {of_records}",
             f"Mechanism: {released}",
-            "Protected: the labels, which queries were answered, the student, and whatever else is computed from them and from "
-            "public data.",
+            "Protected: the labels, which queries were answered, a student that learns them, and whatever else is computed from "
+            "them and from public data.",
             "Not protected: the teachers, their predictions, the votes, epsilons by the votes (what is kept of them is in "
             f"the folder {PRIVATE}/); accuracies of teachers; choices of hyper-parameters made by looking at the private data; "
             "the random keys. JAX's random generators are not cryptographic, and floating-point noise is discrete.",

@@ -66,7 +66,7 @@ class TuneOptions(TrainOptions):
     one"""
     score_noise: float | None = None
     """standard deviation of the noise on the number by which models are compared, which adds one a record at most; by default
-    five times what hides a record in a run, so that comparing adds two hundredths to epsilon"""
+    five times what hides a record in a run, so that comparing adds about two hundredths of epsilon to it"""
     effects: ClassVar[tuple[Effect, ...]] = (*TrainOptions.effects, *_EFFECTS)
 
     def check(self) -> None:

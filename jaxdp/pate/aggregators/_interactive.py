@@ -123,10 +123,9 @@ class InteractiveNoisyMax:
     def in_words(self, *, teachers: int, asked: int, answered: int) -> str:
         """For a statement."""
         return (
-            f"{queries_put(teachers=teachers, asked=asked)}, the second half after a first student had learned the answers to "
-            "the first; where the largest excess of votes over the student's probabilities times "
-            f"{teachers:,} (first half: the largest count) reached {self.threshold:g} under Gaussian noise of "
-            f"{self.sigma_threshold:g}, the winner of the votes under Gaussian noise of {self.sigma_max:g} was released: "
+            f"{queries_put(teachers=teachers, asked=asked)}; where the largest excess of votes over a student's probabilities "
+            f"times {teachers:,} (while there was no student, the largest count) reached {self.threshold:g} under Gaussian noise "
+            f"of {self.sigma_threshold:g}, the winner of the votes under Gaussian noise of {self.sigma_max:g} was released: "
             f"{answered:,} answers (Interactive-GNMax). Elsewhere the student's own label was used where it was sure."
         )
 
