@@ -13,6 +13,7 @@ from ._arrays import (
     numbers_alone as numbers_alone,
     only_looks_like_an_array as only_looks_like_an_array,
     step as step,
+    taken_as_it_is as taken_as_it_is,
     unmasked as unmasked,
     words as words,
     wrapped_around as wrapped_around,

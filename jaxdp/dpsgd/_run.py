@@ -40,7 +40,8 @@ _DEFAULT_SAMPLING: Any = _POISSON
 _DEFAULTS = {"rule": _FLAT, "noise": _GAUSSIAN}  # which a description leaves out
 _AS_DESCRIBED = (
     "It is stated of the run as it is described: make_step executes it so, and a loop of one's own does where each batch is the "
-    "sampler's next one, used once and with its mask, and all noise is that of one privatize."
+    "sampler's next one, used once and with its mask, all noise is that of one privatize, and a loss that draws is given "
+    "a key of its own for each batch, as secret as the noise's."
 )
 _OWN = (*SAMPLINGS, *NOISES, *RULES)
 

@@ -37,15 +37,14 @@ class RecordKind(NamedTuple):
         return [self._array(leaf, which, index) for which, leaf in enumerate(leaves)]
 
     def _array(self, leaf: Any, which: int, index: int) -> np.ndarray:
-        array, like = np.asarray(leaf), self.leaves[which]
+        name, like = f"records[{index}]{self.names[which]}", self.leaves[which]
+        _checks.unmasked(name, leaf, _FIX)
+        array = np.asarray(leaf)
         if array.dtype != like.dtype and self.taken.get(array.dtype) != like.dtype:
-            array = _checks.array(
-                f"records[{index}]{self.names[which]}", leaf, _FIX
-            )  # whose bytes may be in another order
-            array = np.asarray(array)
+            array = np.asarray(_checks.array(name, leaf, _FIX))  # whose bytes may be in another order
         if array.shape != like.shape or self.taken.get(array.dtype, array.dtype) != like.dtype:
             raise UsageError(
-                f"records[{index}]{self.names[which]} is of {array.dtype} and shape {array.shape}, and in records[0] of "
+                f"{name} is of {array.dtype} and shape {array.shape}, and in records[0] of "
                 f"{like.dtype} and shape {like.shape}: {_FIX}"
             )
         return array

@@ -233,6 +233,7 @@ class Source:
 
 
 def _on_host(array: np.ndarray | jax.Array) -> np.ndarray:
+    _checks.unmasked("records", array, _RECORDS)
     return np.asarray(_checks.array("records", array, _RECORDS) if isinstance(array, jax.Array) else array)
 
 

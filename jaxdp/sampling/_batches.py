@@ -147,6 +147,7 @@ def check_rows(arrays: Any, num_examples: int) -> None:
     if not leaves:
         raise UsageError("arrays has no leaves: pass a pytree of arrays with num_examples rows each")
     for path, leaf in leaves:
+        _checks.unmasked(f"arrays{jax.tree_util.keystr(path)}", leaf, "give arrays [num_examples, ...]")
         if (not hasattr(leaf, "shape") and hasattr(leaf, "__len__")) or _checks.only_looks_like_an_array(leaf):
             raise UsageError(
                 f"arrays{jax.tree_util.keystr(path)} is a {type(leaf).__name__} and no array: give arrays [num_examples, ...]; "

@@ -225,6 +225,18 @@ def test_what_is_no_number_is_refused_when_the_first_record_is_read(records: Any
         _ = Source(records).like
 
 
+def test_masks_of_numpys_masked_arrays_are_not_dropped() -> None:
+    masked = np.ma.masked_values(np.arange(8, dtype=np.float32).reshape(4, 2), 3)
+    with pytest.raises(jaxdp.UsageError, match="records is a masked array, and its mask would be lost"):
+        Source(masked)
+    read = Source([np.zeros(2, np.float32), masked[1]])
+    with pytest.raises(jaxdp.UsageError, match=r"records\[1\] is a masked array"):
+        read.read(np.array([1]))
+    decoded = Source(range(4), decode=lambda index: masked[index] if index else np.zeros(2, np.float32))
+    with pytest.raises(jaxdp.UsageError, match=r"records\[2\] is a masked array"):
+        decoded.read(np.array([0, 2]))
+
+
 @pytest.mark.parametrize("field", [{"decode": 3}, {"threads": 0}, {"threads": 1.5}, {"ahead": 0}, {"ahead": "all"}])
 def test_fields_of_another_kind_are_refused(field: dict[str, Any], unchecked: None) -> None:
     with pytest.raises(jaxdp.UsageError, match=next(iter(field))):

@@ -96,3 +96,9 @@ def test_rows_that_lie_apart_on_axes_of_the_users_own_are_refused() -> None:
     ):
         SAMPLERS["poisson"]().take({"x": place("data")})
     assert len(list(SAMPLERS["poisson"]().take(place()))) == 4
+
+
+def test_masks_of_numpys_masked_arrays_are_not_dropped() -> None:
+    run = jaxdp.DPSGD(num_examples=8, expected_batch_size=4, steps=2, clip_norm=1.0, noise_multiplier=1.0)
+    with pytest.raises(jaxdp.UsageError, match=r"arrays\[1\] is a masked array, and its mask would be lost"):
+        run.sampler(jax.random.key(0)).take((np.ones((8, 2)), np.ma.ones(8)))
