@@ -198,7 +198,7 @@ class Ledger:
             if not able_one:
                 others = [each for each in ADJACENCIES if accountants_of(entry.event, each)]
                 fix = (
-                    f"it can under {' or '.join(others)}: keep it in a ledger of that adjacency"
+                    f"it can under {' or '.join(others)}: keep it in a ledger of that adjacency; the two have no total"
                     if others
                     else "leave it out"
                 )

@@ -82,15 +82,22 @@ def statement(
             f"number of {several}, {run.num_examples:,}, is treated as public.",
             f"Mechanism: {made:,} steps of DP-SGD. {_sampling(run, delta, made)} The gradient of each {run.unit} was "
             f"{run.rule.in_words(run.clip_norm)}; {run.noise.in_words(run.noise_multiplier_of_sum)} was added to the sum, which "
-            f"was then divided by {run.expected_batch_size:g}, a constant.",
+            f"was then divided by {run.expected_batch_size:g}, a constant.{_SETTLED.format(run.steps) * (made < run.steps)}",
             "Protected: the parameters after every step, and whatever is computed from them without the training data.",
             "Not protected: losses, accuracies and gradient norms measured on the training data; choices of hyper-parameters "
-            "made by looking at it, unless they are in the ledger; the random keys, with which the noise could be subtracted "
+            "made by looking at it, and choices among several trainings on it, by whatever they were compared, unless all are in "
+            "the ledger; the random keys, with which the noise could be subtracted "
             "(keep them secret until the run is finished, then delete them), and with them the checkpoints of a run under way. "
             "JAX's random generators are not cryptographic, and floating-point noise is discrete; what it costs that the noise "
             "ends is taken from delta, but for a thousandth." + "".join(f" {note}" for note in notes),
         ]
     )
+
+
+_SETTLED = (
+    " This holds where it was settled beforehand that no more of {:,} steps would be made: a stop for what was seen on the way "
+    "is paid for as all of them."
+)
 
 
 def _guarantee(run: StatedRun, delta: float, made: int, first: str, *, alone: bool) -> str:

@@ -21,7 +21,7 @@ def epsilon_one_run_gaussian(scores: Any, members: Any, *, delta: float, signifi
     No canary is called in or out; all scores count, so that the bound reaches an ε that no number of guesses could show. It
     assumes much for that: that the scores of those in are independent Gaussians of one mean and variance, those of the others of
     another, far into the tails that δ asks for, where no canary's score lies. Sums over many steps of DP-SGD, as
-    `jaxdp.audit.GradientCanaries.scores` gives them, nearly are; losses seldom are. Scores that are clearly not are refused,
+    `jaxdp.audit.GradientCanaries.scores` gives them, may be; losses seldom are. Scores that are clearly not are refused,
     which does not show that the others are.
 
     Means and standard deviations are taken at the ends of their confidence intervals (Student's t and χ², six one-sided ones at

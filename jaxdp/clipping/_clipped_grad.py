@@ -282,8 +282,8 @@ def clipped_grad(
             materialised, for that parameter alone. "auto" is "ghost" in microbatches of a size that suits the device. All
             agree to float rounding. By each of them, a loss with primitives that JAX itself doesn't have is computed for one
             example after another, and its gradients are materialised.
-        strict: refuse, with an error that names the place, a parameter whose gradient would be materialised and is
-            larger than what it is used in.
+        strict: refuse, with an error that names the place, a parameter that no rule covers, and whose gradient is larger than
+            what it is used in; what a rule forms, and what is transformed before it is used, `explain` tells.
         microbatch_size: how many examples to process at once; by default what suits the device under "auto", else the whole
             batch, or under "ghost" 1,024 at the most. Bounds memory; need not divide B; changes no result beyond the order of
             the sum. Microbatches of padding alone at the end of a batch are not computed.

@@ -340,7 +340,7 @@ def _check_call(
         )
         lacking = next((name for name in ("key", "dropout_key", "rngs") if repr(name) in str(error)), None)
         if lacking or ("'rng'" in str(error) and "rng" not in keywords):
-            fix = "give rng=, a new key for each call"
+            fix = "give rng=, a secret key that is new for each call"
             if lacking:
                 fix = f"each example's own key comes as rng, so call {lacking} that; what is shared comes behind the batch"
             raise UsageError(f"loss_fn can't be called as loss_fn({call}): {error}; {fix}") from error

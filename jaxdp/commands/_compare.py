@@ -89,7 +89,7 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
         here = (
             [given] if (given / "config.json").exists() else sorted(path.parent for path in given.glob("*/config.json"))
         )
-        finished = [path for path in here if RunFolder(path).is_finished and _has_model(path)]
+        finished = [path for path in here if RunFolder(path).is_finished and not _drew_no_run(path)]
         if not finished:
             raise UsageError(
                 f"{given} holds no finished run with a model: give the folder that `jaxdp train` made, or one that holds several"
@@ -115,9 +115,12 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
     return sorted(runs, key=lambda run: run["test_rmse"] if run["test_accuracy"] is None else -run["test_accuracy"])
 
 
-def _has_model(path: Path) -> bool:
-    """False of a search that drew no run."""
-    return "model" in RunFolder(path).read_json("summary.json")
+def _drew_no_run(path: Path) -> bool:
+    """Whether it is of a search without a model."""
+    folder = RunFolder(path)
+    with as_written(path / "config.json"):
+        is_search = folder.read_json("config.json").get("command") == "tune"
+    return is_search and "model" not in folder.summary()
 
 
 def comparison_tables(runs: list[dict[str, Any]], *, wide: bool) -> list[Table]:

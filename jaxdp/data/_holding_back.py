@@ -1,4 +1,4 @@
-"""Examples held back from training, to evaluate on: for choosing hyper-parameters."""
+"""Examples held back from training, to evaluate on."""
 
 from typing import TypeVar
 

@@ -298,7 +298,8 @@ class DPSGD:
             delta: the δ of (ε, δ), below 1 / num_examples.
             accountant: "rdp", "pld" (tighter, slower) or "classic" (the tutorials' conversion); `accountants` names
                 those that can account this run.
-            steps: how many of the run's steps to account; all by default.
+            steps: how many of the run's steps to account; all by default. ε of fewer holds where it was settled beforehand that
+                there would be no more: who stops for what was seen on the way has ε of all.
 
         Returns:
             ε under `adjacency`.

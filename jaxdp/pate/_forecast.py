@@ -18,7 +18,7 @@ from .aggregators import Aggregator, check_aggregator
 
 @dataclass(frozen=True)
 class Forecast:
-    """The expected answers and cost of so many queries like those of the sample.
+    """The expected answers and cost of so many queries like those of the sample, as private as the sample.
 
     Attributes:
         asked: how many queries.
@@ -37,6 +37,9 @@ def forecast(
     votes: Int[Any, "sample classes"], mechanism: Aggregator, *, queries: int, delta: float = 1e-5
 ) -> Forecast:
     """Expect answers and cost of `queries` queries whose votes are like those of a sample.
+
+    The figures are as private as the votes: give public or synthetic ones, or keep what comes of them, a threshold chosen by them
+    as well, to those who hold the data.
 
     Args:
         votes: counts [sample, classes].

@@ -67,7 +67,8 @@ def privatize(
 
     Raises:
         UsageError: here for a noise multiplier or batch size that is traced, an array, or out of range; in the update for a
-            sensitivity that is missing or not above 0 and finite, for a part of the sums, for an update after the last of
+            sensitivity that is missing or not above 0 and finite, for a loss or gradients beside the sums (`value=`, `grad=`,
+            `value_fn=`, `obj_fn=`), for a part of the sums, for an update after the last of
             `steps`, for sums in which NaN or infinity can be seen, and under `jax.vmap` or `jax.shard_map` with one key for
             several sums.
 
@@ -97,7 +98,8 @@ def privatize(
         return jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)  # which may be donated, and the key not
 
     def update(updates: Any, state: Any, params: Params = None, *, sensitivity: Any = None, **extra: Any) -> Any:
-        del params, extra
+        del params
+        _refuse_looks(extra)
         if isinstance(updates, ClippedGrads):
             raise UsageError(
                 "privatize: updates are all that jaxdp.clipped_grad returned, of which losses and norms are of no known "
@@ -120,6 +122,17 @@ def privatize(
         return jax.tree.map(lambda total: total / jnp.float32(divisor), sums), state
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _refuse_looks(extra: dict[str, Any]) -> None:
+    """Refuse what an optimizer behind the noise would ask of the data once more."""
+    for name in ("value", "grad", "value_fn", "obj_fn"):
+        if extra.get(name) is not None:
+            raise UsageError(
+                f"privatize: {name}= goes to the optimizer behind the noise, too, and of the batch it is one more look at its "
+                "records, without noise, that no accountant counts: leave it out; where it is of public data, put that optimizer "
+                "into an update of its own, behind this one's"
+            )
 
 
 def of_sensitivity_from(

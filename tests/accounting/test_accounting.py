@@ -179,3 +179,9 @@ def test_a_bound_is_rounded_to_the_side_on_which_it_holds() -> None:
     assert _epsilon.rounded_down(3.58569) == "3.5856"
     assert _epsilon.rounded_up(0.9422002, 6) == "0.942201"
     assert _epsilon.rounded_up(math.inf) == _epsilon.rounded_down(math.inf) == "infinite"
+
+
+def test_a_statement_of_fewer_steps_than_described_says_when_it_holds() -> None:
+    run = jaxdp.DPSGD(num_examples=5000, expected_batch_size=50, steps=40, clip_norm=1.0, noise_multiplier=1.0)
+    assert "settled beforehand that no more of 40 steps would be made" in run.statement(delta=1e-5, steps=30)
+    assert "settled beforehand" not in run.statement(delta=1e-5)

@@ -380,3 +380,11 @@ def test_a_tree_without_leaves_is_no_batch_of_gradients() -> None:
     tx = jaxdp.clip_and_privatize(clip_norm=1.0, noise_multiplier=1.0, expected_batch_size=2, key=jax.random.key(0))
     with pytest.raises(jaxdp.UsageError, match="the gradients have no leaves"):
         tx.update({}, tx.init({}), {})
+
+
+@pytest.mark.parametrize("behind", [optax.polyak_sgd(1.0), optax.contrib.reduce_on_plateau()])
+def test_a_batchs_loss_for_an_optimizer_behind_the_noise_is_refused(behind: Any) -> None:
+    tx = optax.chain(jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=4, key=jax.random.key(0)), behind)
+    sums = {"w": jnp.ones(3)}
+    with pytest.raises(jaxdp.UsageError, match="value= goes to the optimizer behind the noise"):
+        tx.update(sums, tx.init(sums), sums, sensitivity=1.0, value=jnp.float32(2.0))

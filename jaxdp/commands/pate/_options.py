@@ -105,7 +105,8 @@ class PateOptions(MechanismOptions, OneOfSeveral):
     data_dir: Path | None = None
     """folder with prepared TFDS data sets; ~/tensorflow_datasets if not given"""
     holdout: int = 0
-    """hold back this many training examples and use them instead of the test set: for choosing hyper-parameters"""
+    """hold back this many training examples and use them instead of the test set. To choose between runs by them costs privacy,
+    as any choice between runs does: all their ledgers add up"""
     public: int | None = None
     """how many test images the student may see, without their labels; by default nine tenths"""
     teachers: int = 600

@@ -251,7 +251,8 @@ def statement(report: Report, records: int, of_records: str, before_student: int
             "Protected: the labels, which queries were answered, a student that learns them, and whatever else is computed from "
             "them and from public data.",
             "Not protected: the teachers, their predictions, the votes, epsilons by the votes (what is kept of them is in "
-            f"the folder {PRIVATE}/); accuracies of teachers; choices of hyper-parameters made by looking at the private data; "
-            "the random keys. JAX's random generators are not cryptographic, and floating-point noise is discrete.",
+            f"the folder {PRIVATE}/); accuracies of teachers; choices of hyper-parameters made by looking at the private data, "
+            "and among several such runs, by whatever they were compared, unless all are accounted; the random keys. JAX's "
+            "random generators are not cryptographic, and floating-point noise is discrete.",
         ]
     )

@@ -143,7 +143,8 @@ class TrainOptions(OneOfSeveral):
     """where the images of a TFDS data set are while the model is trained: in memory, or on disk and decoded as they are drawn,
     which leads to the same model; auto leaves on disk what would take more than a third of the memory that there is"""
     holdout: int = 0
-    """hold back this many training examples and evaluate on them instead of the test set: for choosing hyper-parameters"""
+    """hold back this many training examples and evaluate on them instead of the test set. To choose between runs by them costs
+    privacy, as any choice between runs does: --ledger counts it, or jaxdp tune chooses"""
     features: Path | None = None
     """with --dataset csv: the file of features, ids in its first column"""
     targets: Path | None = None
