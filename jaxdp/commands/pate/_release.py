@@ -223,7 +223,7 @@ def all_figures(report: Report) -> dict[str, Any]:
     return public_figures(report) | by_the_votes
 
 
-def statement(report: Report, records: int, of_records: str, before_student: int | None) -> str:
+def statement(report: Report, records: int, of_records: str = _ELSEWHERE, before_student: int | None = None) -> str:
     """The promise in words: to whom, and under which assumptions; fit for publication."""
     independent, pld = report.data_independent, report.data_independent_pld
     released = report.mechanism.in_words(teachers=report.teachers, asked=report.asked, answered=report.answered)
