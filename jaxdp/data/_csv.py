@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -195,7 +196,7 @@ def _coded(
 
 def _numbers(path: Path, name: str, cells: Sequence[str], first_line: int, otherwise: str | None) -> np.ndarray:
     try:
-        numbers = np.array([cell or "nan" for cell in cells]).astype(np.float64) if cells else np.zeros(0)
+        numbers = np.array([float(cell) if cell else math.nan for cell in cells], np.float64)
         if not np.isinf(numbers).any():
             return numbers
     except ValueError:

@@ -67,9 +67,10 @@ class Fingerprints:
 def _add_arrays(arrays: Iterable[np.ndarray], digests: Sequence[hmac.HMAC]) -> None:
     for given in arrays:
         array = np.asarray(_checks.array("an array", given, "give arrays of numbers"))
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)  # not its tobytes, which would be a copy
         for digest in digests:
             digest.update(_kind(array.dtype, array.shape))
-            digest.update(np.ascontiguousarray(array).tobytes())
+            digest.update(content)
 
 
 def _add_source(source: Source, digests: Sequence[hmac.HMAC], progress: Progress) -> None:

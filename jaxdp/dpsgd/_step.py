@@ -175,9 +175,10 @@ class PrivateStep:
         Args:
             state: from `init` or the step before, which takes its arrays; a copy that steps again, on other data, gets the same
                 noise, which then hides neither: see `TrainState`.
-            data: pytree of arrays [num_examples, ...], inputs and labels together, the same at every step. Or a
-                `jaxdp.reading.Source` of records that don't fit in memory, of which those drawn are read ahead of the steps: the
-                same parameters come out, to the bit.
+            data: pytree of arrays [num_examples, ...], inputs and labels together, the same at every step; put them on the
+                device once, by `jax.device_put`, since NumPy's are copied there at every step. Or a `jaxdp.reading.Source` of
+                records that don't fit in memory, of which those drawn are read ahead of the steps: the same parameters come out,
+                to the bit.
             *shared: handed to the loss after the example, as they are; `jaxdp.Shared(value)` where an axis has the length
                 num_examples. Each new value of what is no array, such as a Python number, is compiled anew: give
                 `jnp.float32(x)` where it changes from step to step.

@@ -317,7 +317,7 @@ def _digest(arrays: Any, told: Any = None) -> str:
     for path, leaf in jax.tree_util.tree_leaves_with_path(arrays):
         array = np.asarray(leaf)
         digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
-        digest.update(array.tobytes())
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
     return digest.hexdigest()
 
 
