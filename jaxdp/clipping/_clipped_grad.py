@@ -295,13 +295,14 @@ def clipped_grad(
             device, "float32" on a CPU.
 
     Returns:
-        A `ClippedGrad`: `grad_fn(params, batch, *shared, mask=None, rng=None, rule_state=None) -> ClippedGrads`, where
-        `batch` is a pytree with a leading axis [B] on every leaf, inputs and labels together: `(X, Y)`. `shared` goes to every
-        example as it is, such as frozen weights or a step number; in it, what has an axis of length B, two or more, is wrapped in
-        `jaxdp.Shared`, and what is no array, such as a number, a string or a function, is never traced. `mask` is bool [B] and
-        False for padding, which contributes exactly zero, and from `rng` each example's loss gets a key of its own as `rng=`, by
-        its position. Let `rng` be new for each draw and as secret as the noise's key: a record more moves the positions of
-        others, whose gradients stay alike only for those who don't know their keys.
+        A `ClippedGrad`: `grad_fn(params, batch, *shared, mask=None, rng=None, rule_state=None) -> ClippedGrads`, to be called
+        within `jax.jit` (by itself, parts of it are compiled anew at each call), where `batch` is a pytree with a leading axis
+        [B] on every leaf, inputs and labels together: `(X, Y)`. `shared` goes to every example as it is, such as frozen weights
+        or a step number; in it, what has an axis of length B, two or more, is wrapped in `jaxdp.Shared`, and what is no array,
+        such as a number, a string or a function, is never traced. `mask` is bool [B] and False for padding, which contributes
+        exactly zero, and from `rng` each example's loss gets a key of its own as `rng=`, by its position. Let `rng` be new for
+        each draw and as secret as the noise's key: a record more moves the positions of others, whose gradients stay alike only
+        for those who don't know their keys.
 
     Raises:
         UsageError: here for a clip norm, method or microbatch size out of range; in the call for parameters that aren't

@@ -101,12 +101,17 @@ def tree_normal(key: Key[Array, ""], tree: Any, blocks: Mapping[int, Block] = _N
     words = jax.random.bits(own_key(key, Domain.TREE_NORMAL), (2,), jnp.uint32)
     for shape, members in alike.items():
         if math.prod(shape) < _LARGE and len(members) > 1 and blocks.keys().isdisjoint(members):
-            drawn = list(_normal(*draw_rows(words, members, shape)))
+            drawn = list(_apart_on_cpus(_normal(*draw_rows(words, members, shape))))
         else:
             drawn = [_normal(*draw_row(words, i, shape, blocks.get(i))) for i in members]
         for i, normal in zip(members, drawn, strict=True):
             normals[i] = normal
     return treedef.unflatten(normals)
+
+
+def _apart_on_cpus(drawn: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The same, made once: XLA's CPU compiler would fuse all of it into each leaf's own slice, and compile it as often."""
+    return jax.lax.platform_dependent(drawn, cpu=jax.lax.optimization_barrier, default=lambda drawn: drawn)
 
 
 def _normal(first: UInt32[Array, "..."], others: UInt32[Array, "..."]) -> Float[Array, "..."]:
