@@ -101,9 +101,8 @@ def _priorities(names: np.ndarray, owner: np.ndarray, rng: np.random.Generator) 
     by_user = np.argsort(owner, kind="stable")
     priorities = np.empty(len(owner), np.uint64)
     for name, records in zip(names, np.split(by_user, np.flatnonzero(np.diff(owner[by_user])) + 1), strict=True):
-        digest = hashlib.sha256(seed + _written(name.item()).encode()).digest()
-        own = np.random.default_rng(int.from_bytes(digest, "big"))
-        priorities[records] = own.integers(2**64, size=len(records), dtype=np.uint64)
+        bits = hashlib.shake_256(seed + _written(name.item()).encode()).digest(8 * len(records))
+        priorities[records] = np.frombuffer(bits, "<u8")
     return priorities
 
 
