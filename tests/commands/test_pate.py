@@ -183,7 +183,7 @@ def test_files_that_a_run_goes_on_from_are_refused_where_a_bit_of_them_is_anothe
 ) -> None:
     folder = tmp_path / "run"
 
-    def break_off(*_: Any) -> None:
+    def break_off(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     def refused_where_damaged(name: str) -> None:
