@@ -118,9 +118,10 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
 def _drew_no_run(path: Path) -> bool:
     """Whether it is of a search without a model."""
     folder = RunFolder(path)
+    if "model" in folder.summary():
+        return False
     with as_written(path / "config.json"):
-        is_search = folder.read_json("config.json").get("command") == "tune"
-    return is_search and "model" not in folder.summary()
+        return folder.read_json("config.json").get("command") == "tune"
 
 
 def comparison_tables(runs: list[dict[str, Any]], *, wide: bool) -> list[Table]:

@@ -67,8 +67,8 @@ def privatize(
 
     Raises:
         UsageError: here for a noise multiplier or batch size that is traced, an array, or out of range; in the update for a
-            sensitivity that is missing or not above 0 and finite, for a loss or gradients beside the sums (`value=`, `grad=`,
-            `value_fn=`, `obj_fn=`), for a part of the sums, for an update after the last of
+            sensitivity that is missing or not above 0 and finite, with noise for a loss or gradients beside the sums (`value=`,
+            `grad=`, `value_fn=`, `obj_fn=`), for a part of the sums, for an update after the last of
             `steps`, for sums in which NaN or infinity can be seen, and under `jax.vmap` or `jax.shard_map` with one key for
             several sums.
 
@@ -99,7 +99,8 @@ def privatize(
 
     def update(updates: Any, state: Any, params: Params = None, *, sensitivity: Any = None, **extra: Any) -> Any:
         del params
-        _refuse_looks(extra)
+        if sigma > 0:
+            _refuse_looks(extra)
         if isinstance(updates, ClippedGrads):
             raise UsageError(
                 "privatize: updates are all that jaxdp.clipped_grad returned, of which losses and norms are of no known "

@@ -339,14 +339,17 @@ def test_interactive_votes_are_charged_where_the_teachers_answered(tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "budget", [{"target-epsilon": 3}, {"max-answers": 30, "threshold": 1e-3, "sigma-threshold": 0.8}]
+)
 def test_a_student_that_nobody_asked_is_not_trained_and_in_no_statement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    budget: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(_pipeline._Job, "_first_student", lambda *_: pytest.fail("a student learned"))
-    changes = {"aggregator": "interactive", "threshold": 3, "student-confidence": 0.105, "target-epsilon": 3}
+    changes = {"aggregator": "interactive", "threshold": 3, "student-confidence": 0.105} | budget
     cli.main(options(tmp_path / "run", **changes))
     stored = json.loads((tmp_path / "run" / "statement.json").read_text())
-    assert 0 < stored["asked"] < 30
+    assert 0 < stored["asked"] <= 30
     assert "There was no student yet." in stored["statement"]
     assert "before there was a student to ask" in capsys.readouterr().out
 

@@ -388,3 +388,15 @@ def test_a_batchs_loss_for_an_optimizer_behind_the_noise_is_refused(behind: Any)
     sums = {"w": jnp.ones(3)}
     with pytest.raises(jaxdp.UsageError, match="value= goes to the optimizer behind the noise"):
         tx.update(sums, tx.init(sums), sums, sensitivity=1.0, value=jnp.float32(2.0))
+    how = {"clip_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 4, "key": jax.random.key(0)}
+    tx = optax.chain(jaxdp.clip_and_privatize(**how), behind)
+    with pytest.raises(jaxdp.UsageError, match="value= goes to the optimizer behind the noise"):
+        tx.update({"w": jnp.ones((4, 3))}, tx.init(sums), sums, value=jnp.float32(2.0))
+
+
+def test_without_noise_an_optimizer_may_take_a_batchs_loss() -> None:
+    tx = jaxdp.privatize(noise_multiplier=0.0, expected_batch_size=4, key=jax.random.key(0))
+    tx = optax.chain(tx, optax.contrib.reduce_on_plateau())
+    sums = {"w": jnp.ones(3)}
+    updates: Any = tx.update(sums, tx.init(sums), sums, sensitivity=1.0, value=jnp.float32(2.0))[0]
+    assert updates["w"].tolist() == [0.25] * 3

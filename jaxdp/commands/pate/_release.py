@@ -74,8 +74,8 @@ def release(
     """Label the queries as far as the budget goes; what would come after is thrown away unseen.
 
     `first_student`, for an aggregator that asks a student, maps the examples of the first half and their labels to probabilities
-    for those of the second half, [queries, classes]. Where the budget ends in the first half, or it has no answers to learn from,
-    the asking ends there too.
+    for those of the second half, [queries, classes]. Where the budget ends with the first half, or that has no answers to learn
+    from, the asking ends there too.
     """
     votes = np.asarray(vote_counts(predictions, num_classes))
     of_noise, of_report = jax.random.split(own_key(key, Domain.RELEASE))
@@ -107,7 +107,7 @@ def _in_two_halves(
     nobody = np.zeros((half, votes.shape[1]), np.float32)
     first = aggregate(votes[:half], mechanism, key=of_first, student_probs=nobody)
     was_answered = np.asarray(first.answered)
-    if paid(was_answered) < half or not was_answered.any():
+    if not was_answered.any() or paid(np.append(was_answered, True)) <= half:
         return np.asarray(first.labels), was_answered, nobody
     student = first_student(rows[:half], np.asarray(first.labels))[rows[half:]]
     second = aggregate(votes[half:], mechanism, key=of_second, student_probs=student)

@@ -126,7 +126,7 @@ class InteractiveNoisyMax:
             f"{queries_put(teachers=teachers, asked=asked)}; where the largest excess of votes over a student's probabilities "
             f"times {teachers:,} (while there was no student, the largest count) reached {self.threshold:g} under Gaussian noise "
             f"of {self.sigma_threshold:g}, the winner of the votes under Gaussian noise of {self.sigma_max:g} was released: "
-            f"{answered:,} answers (Interactive-GNMax). Elsewhere the student's own label was used where it was sure."
+            f"{answered:,} answers (Interactive-GNMax). Elsewhere a student's own label was used, where one was sure."
         )
 
 
