@@ -96,7 +96,7 @@ def is_real(value: Any) -> bool:
 def numbers_alone(name: str, tree: Any, fix: str, *, real: bool = False) -> None:
     """Refuse a pytree with a leaf that is no array of numbers and no number: a string, a function, an object."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        taken_as_it_is(f"{name}{jax.tree_util.keystr(path)}", leaf, fix)
+        taken_as_it_is(name, leaf, fix, path)
         if not (is_real(leaf) if real else is_array(leaf) or is_number(leaf)):
             kind = f"an array of {leaf.dtype}" if hasattr(leaf, "dtype") else f"a {type(leaf).__name__}"
             raise UsageError(
@@ -142,12 +142,18 @@ def unmasked(name: str, value: Any, fix: str) -> None:
         raise UsageError(f"{name} is a masked array, and its mask would be lost: give its .filled(...) ({fix})")
 
 
-def taken_as_it_is(name: str, value: Any, fix: str) -> None:
-    """Refuse NumPy's arrays that JAX doesn't take, or only without their masks: masked ones, and those in another byte order."""
-    unmasked(name, value, fix)
-    if isinstance(value, np.ndarray) and not value.dtype.isnative:
+def taken_as_it_is(name: str, value: Any, fix: str, path: tuple[Any, ...] = ()) -> None:
+    """Refuse NumPy's arrays that JAX doesn't take, or only without their masks: masked ones, and those in another byte order.
+
+    `path` is where in the pytree of that name the value is.
+    """
+    if not isinstance(value, np.ndarray):
+        return
+    place = name + jax.tree_util.keystr(path)
+    unmasked(place, value, fix)
+    if not value.dtype.isnative:
         raise UsageError(
-            f"{name} is of {value.dtype.str}, in another machine's byte order: give "
+            f"{place} is of {value.dtype.str}, in another machine's byte order: give "
             f"array.astype(array.dtype.newbyteorder('=')) ({fix})"
         )
 

@@ -12,6 +12,11 @@ from ._ledger import Ledger
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
+_SETTLED = (
+    " This holds where it was settled beforehand that no more of {:,} steps would be made: a stop for what was seen on the way "
+    "is paid for as all of them."
+)
+
 
 @runtime_checkable
 class StatedRun(SampledRun, Protocol):
@@ -92,12 +97,6 @@ def statement(
             "ends is taken from delta, but for a thousandth." + "".join(f" {note}" for note in notes),
         ]
     )
-
-
-_SETTLED = (
-    " This holds where it was settled beforehand that no more of {:,} steps would be made: a stop for what was seen on the way "
-    "is paid for as all of them."
-)
 
 
 def _guarantee(run: StatedRun, delta: float, made: int, first: str, *, alone: bool) -> str:

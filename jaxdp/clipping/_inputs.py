@@ -52,7 +52,7 @@ def check_params(params: Params) -> None:
                 f"the arrays of params are gone (params{jax.tree_util.keystr(path)}): a step takes those of the state that it is "
                 "given. Copy them before, jax.tree.map(jnp.copy, state.params), or take those of the state it returned"
             )
-        _checks.taken_as_it_is(f"params{jax.tree_util.keystr(path)}", leaf, "keep only floating-point arrays in params")
+        _checks.taken_as_it_is("params", leaf, "keep only floating-point arrays in params", path)
         if not (_checks.is_array(leaf) or _checks.is_number(leaf)):
             raise UsageError(
                 f"params{jax.tree_util.keystr(path)} is a {type(leaf).__name__} and no array: keep only floating-point arrays in "

@@ -44,7 +44,7 @@ def make_static(shared: tuple[Any, ...]) -> tuple[Any, ...]:
     """
 
     def of(path: Any, leaf: Any) -> Any:
-        _checks.taken_as_it_is(f"shared{jax.tree_util.keystr(path)}", leaf, "give arrays of numbers")
+        _checks.taken_as_it_is("shared", leaf, "give arrays of numbers", path)
         if _checks.is_array(leaf) and not isinstance(leaf, np.generic):
             return leaf
         try:

@@ -14,7 +14,7 @@ from rich.text import Text
 from .._errors import UsageError
 from .._outputs import check_output
 from ..runs._folder import PRIVATE, RunFolder, as_written, first_free
-from ..runs._report import figure_of, say, shown_figure
+from ..runs._report import TEST_SET, figure_of, say, shown_figure
 
 _SHOWN = (
     "model",
@@ -89,13 +89,14 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
         here = (
             [given] if (given / "config.json").exists() else sorted(path.parent for path in given.glob("*/config.json"))
         )
-        finished = [path for path in here if RunFolder(path).is_finished and not _drew_no_run(path)]
+        summaries = {path: RunFolder(path).summary() for path in here if RunFolder(path).is_finished}
+        finished = {path: summary for path, summary in summaries.items() if not _drew_no_run(path, summary)}
         if not finished:
             raise UsageError(
                 f"{given} holds no finished run with a model: give the folder that `jaxdp train` made, or one that holds several"
             )
-        for path in finished:
-            summary, published = RunFolder(path).summary(), RunFolder(path).read_json("summary.json")
+        for path, summary in finished.items():
+            published = RunFolder(path).read_json("summary.json")
             if (ranked_by := figure_of(summary)) not in summary:
                 raise UsageError(
                     f"{path / 'summary.json'} has no accuracy: it was measured on people held back, or without privacy, and "
@@ -115,18 +116,17 @@ def finished_runs(folders: Iterable[Path]) -> list[dict[str, Any]]:
     return sorted(runs, key=lambda run: run["test_rmse"] if run["test_accuracy"] is None else -run["test_accuracy"])
 
 
-def _drew_no_run(path: Path) -> bool:
+def _drew_no_run(path: Path, summary: dict[str, Any]) -> bool:
     """Whether it is of a search without a model."""
-    folder = RunFolder(path)
-    if "model" in folder.summary():
+    if "model" in summary:
         return False
     with as_written(path / "config.json"):
-        return folder.read_json("config.json").get("command") == "tune"
+        return RunFolder(path).read_json("config.json").get("command") == "tune"
 
 
 def comparison_tables(runs: list[dict[str, Any]], *, wide: bool) -> list[Table]:
     """A table for each data set and kind of accuracy, or error: those of one aren't ranked with those of another."""
-    kind_of = lambda run: (run["dataset"], shown_figure(figure_of(run), 0)[0], run["evaluated_on"] or "the test set")
+    kind_of = lambda run: (run["dataset"], shown_figure(figure_of(run), 0)[0], run["evaluated_on"] or TEST_SET)
     kinds = dict.fromkeys(map(kind_of, runs))
     return [
         _table(

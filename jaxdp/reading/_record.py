@@ -37,14 +37,15 @@ class RecordKind(NamedTuple):
         return [self._array(leaf, which, index) for which, leaf in enumerate(leaves)]
 
     def _array(self, leaf: Any, which: int, index: int) -> np.ndarray:
-        name, like = f"records[{index}]{self.names[which]}", self.leaves[which]
-        _checks.unmasked(name, leaf, _FIX)
-        array = np.asarray(leaf)
-        if array.dtype != like.dtype and self.taken.get(array.dtype) != like.dtype:
-            array = np.asarray(_checks.array(name, leaf, _FIX))  # whose bytes may be in another order
+        array, like = np.asarray(leaf), self.leaves[which]
+        is_another = array.dtype != like.dtype and self.taken.get(array.dtype) != like.dtype
+        if is_another or isinstance(leaf, np.ma.MaskedArray):
+            array = np.asarray(
+                _checks.array(f"records[{index}]{self.names[which]}", leaf, _FIX)
+            )  # in its bytes' own order
         if array.shape != like.shape or self.taken.get(array.dtype, array.dtype) != like.dtype:
             raise UsageError(
-                f"{name} is of {array.dtype} and shape {array.shape}, and in records[0] of "
+                f"records[{index}]{self.names[which]} is of {array.dtype} and shape {array.shape}, and in records[0] of "
                 f"{like.dtype} and shape {like.shape}: {_FIX}"
             )
         return array

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn, 
 from rich.table import Table
 from rich.text import Text
 
+TEST_SET, HELD_BACK = "the test set", "examples held back"  # what a run was evaluated on
 _SECONDS_BETWEEN_UPDATES = 0.5
 _FIGURES = {  # what a run tells of its predictions: in words, and to how many digits
     "accuracy": ("accuracy", ".2%"),

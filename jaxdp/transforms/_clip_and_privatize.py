@@ -60,7 +60,7 @@ def clip_and_privatize(
         size = _check_batch_of_gradients(updates, params)
         present = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
         grads, _ = clip_and_sum(updates, present, Clipping.of(rule, limit, params))
-        return inner.update(grads, state, params, sensitivity=jnp.float32(limit), **extra)
+        return inner.update(grads, state, params, **extra | {"sensitivity": jnp.float32(limit)})
 
     return optax.GradientTransformationExtraArgs(inner.init, update)
 

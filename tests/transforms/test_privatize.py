@@ -394,6 +394,13 @@ def test_a_batchs_loss_for_an_optimizer_behind_the_noise_is_refused(behind: Any)
         tx.update({"w": jnp.ones((4, 3))}, tx.init(sums), sums, value=jnp.float32(2.0))
 
 
+def test_the_sensitivity_of_gradients_of_ones_own_is_the_clip_norms_whatever_is_said() -> None:
+    how = {"clip_norm": 1.0, "noise_multiplier": 1.0, "expected_batch_size": 4, "key": jax.random.key(0)}
+    tx, params = jaxdp.clip_and_privatize(**how), {"w": jnp.ones(3)}
+    means: Any = lambda **said: tx.update({"w": jnp.ones((4, 3))}, tx.init(params), params, **said)[0]
+    np.testing.assert_array_equal(means()["w"], means(sensitivity=jnp.float32(1e-3))["w"])
+
+
 def test_without_noise_an_optimizer_may_take_a_batchs_loss() -> None:
     tx = jaxdp.privatize(noise_multiplier=0.0, expected_batch_size=4, key=jax.random.key(0))
     tx = optax.chain(tx, optax.contrib.reduce_on_plateau())

@@ -51,7 +51,7 @@ from ...runs._finished import FinishedRun, load_run
 from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path, still_new
 from ...runs._key_source import KeySource
 from ...runs._loop import Loop, Totals
-from ...runs._report import progress_display, rows_shown, say
+from ...runs._report import HELD_BACK, TEST_SET, progress_display, rows_shown, say
 from .. import _options
 from .._options import that_matter
 from ._coordinates import Coordinates, check_graph
@@ -258,7 +258,7 @@ class _Job:
             most_answers=options.max_answers,
             first_student=partial(self._first_student, model),
         )
-        if options.mechanism(options.teachers).asks_student and released.before_student is None:
+        if released.report.mechanism.asks_student and released.before_student is None:
             say(
                 self.console,
                 f"the asking ended after {len(released.rows)} queries, before there was a student to ask: --aggregator confident "
@@ -362,11 +362,9 @@ class _Job:
         summary = {
             "dataset": self.data.name,
             "model": "pate",
-            "evaluated_on": (
-                f"{len(self.data.test_labels) - self.public:,} images of the test set"
-                if self.options.holdout == 0
-                else "examples held back"
-            ),
+            "evaluated_on": HELD_BACK
+            if self.options.holdout
+            else f"{len(self.data.test_labels[self.public :]):,} images of {TEST_SET}",
             "test_accuracy": records[-1]["test_accuracy"],
             "test_loss": records[-1]["test_loss"],
             "label_accuracy": float(right.mean()),

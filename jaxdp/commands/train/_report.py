@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ...accounting import rounded_up
 from ...accounting._epsilon import no_smaller
-from ...runs._report import shown_figure, two_columns
+from ...runs._report import TEST_SET, shown_figure, two_columns
 from ...sampling import words_of_batch_size
 
 
@@ -80,7 +80,7 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def figure_rows(summaries: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """What one run, or the mean of several, predicted of the test set or of people held back, where that may be seen."""
     first = summaries[0]
-    where = "test" if first.get("evaluated_on", "the test set") == "the test set" else "held-back"
+    where = "test" if first.get("evaluated_on", TEST_SET) == TEST_SET else "held-back"
     names, alone = ("accuracy", "loss"), "base rates"
     if "test_rmse" in first:
         names, alone = ("rmse", "mae"), "the mean"

@@ -16,6 +16,7 @@ from ...runs._devices import Devices
 from ...runs._folder import PRIVATE, RunFolder, close_to_others
 from ...runs._loop import Loop
 from ...runs._plots import plot_epsilon, plot_metrics
+from ...runs._report import HELD_BACK, TEST_SET
 from .. import _options
 from ._held_back import best_model, in_words
 from ._optimizer import params_of
@@ -27,8 +28,6 @@ _PUBLISHED = (  # of a summary: what follows from the plan and the ledger, and w
     "dataset", "model", "evaluated_on", "epsilon", "accountant", "delta", "order", "total_epsilon", "noise_multiplier",
     "clip_norm", "sampling", "adjacency", "batch_size", "steps", "epochs", "kept_epoch", "device",
 )  # fmt: skip
-_TEST_SET = "the test set"
-_THOSE_HELD_BACK = "examples held back"
 _HELD_BACK = (
     "The records held back to evaluate on are not protected either: what is measured on them is without noise, which is why "
     f"it is in the folder {PRIVATE}/."
@@ -70,7 +69,7 @@ class Results:
             "dataset": self.problem.name,
             "model": options.architecture,
             **{name: value for name, value in kept.items() if name.startswith("test_")},
-            "evaluated_on": _TEST_SET if self.problem.public_test else _THOSE_HELD_BACK,
+            "evaluated_on": TEST_SET if self.problem.public_test else HELD_BACK,
             **self._of_base_rates(),
             "epsilon": None,
             "lr": self.plan.lr,
@@ -168,7 +167,7 @@ class Results:
 
 def is_public(summary: dict[str, Any]) -> bool:
     """Whether what a run was evaluated on was nobody's secret as it was trained, whatever its data set says of itself since."""
-    return summary.get("evaluated_on") == _TEST_SET
+    return summary.get("evaluated_on") == TEST_SET
 
 
 def published(summary: dict[str, Any], *, with_test: bool) -> dict[str, Any]:
