@@ -98,8 +98,8 @@ def arithmetic_of(precision: str) -> Arithmetic:
 
 
 def rounded(
-    factor: Float[Array, "*n"], arithmetic: Arithmetic, placed: Callable[[jax.Array], jax.Array] = lambda x: x
-) -> Float[Array, "*n"]:
+    factor: Float[Array, "B *n"], arithmetic: Arithmetic, placed: Callable[[jax.Array], jax.Array] | None = None
+) -> Float[Array, "B *n"]:
     """A factor in a matrix unit's type, the same for all who read it: XLA would keep float32 for some of them.
 
     Args:
@@ -108,8 +108,20 @@ def rounded(
         placed: says how what is rounded lies in memory.
     """
     if arithmetic.mantissa_bits == BFLOAT16.mantissa_bits:
-        return as_one_value(placed(factor.astype(jnp.bfloat16)))
-    return as_one_value(placed(rounded_on_its_way(factor.astype(jnp.float32), arithmetic)))
+        narrow = factor.astype(jnp.bfloat16)
+    else:
+        narrow = rounded_on_its_way(factor.astype(jnp.float32), arithmetic)
+    return _as_one_long_value(narrow) if placed is None else as_one_value(placed(narrow))
+
+
+def _as_one_long_value(batch: Float[Array, "B *n"]) -> Float[Array, "B *n"]:
+    """Without axes of a single entry, such as that of a batch of one within the example.
+
+    A TPU's compiler has none in its own convolutions. Where such an axis is between them and this value, it computes it twice: by
+    its estimate a v5e takes 130 thousand of 2.48 million cycles less without, for WRN-16-4's clipped gradient at 16 images.
+    """
+    single = [axis for axis in range(1, batch.ndim) if batch.shape[axis] == 1]
+    return jnp.expand_dims(as_one_value(jnp.squeeze(batch, single)), single)
 
 
 def rounded_on_its_way(factor: Float[Array, "*n"], arithmetic: Arithmetic) -> Float[Array, "*n"]:

@@ -202,7 +202,7 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
             first = value[tuple(slice(1) if axis - 1 in same else slice(None) for axis in range(value.ndim))]
             return jnp.broadcast_to(cast_behind_barrier(first), value.shape)
         in_heads = sites[path].rule.heads(sites[path].eqn, sites[path].operand)[side]
-        return rounded(value, plan.arithmetic, heads_outside_on_tpus if in_heads else lambda x: x)
+        return rounded(value, plan.arithmetic, heads_outside_on_tpus if in_heads else None)
 
     factors = _Factors(
         {path: tuple(as_read(path, other, 0) for other in others) for path, others in computed.operands.items()},

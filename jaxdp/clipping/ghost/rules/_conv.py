@@ -6,7 +6,8 @@ it, one for each position in the kernel, so that no convolution runs a second ti
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import product
+from functools import reduce
+from itertools import product, starmap
 
 import jax
 import jax.numpy as jnp
@@ -109,10 +110,25 @@ def assemble(eqn: Eqn, operand: int, how: Layout, pieces: Pieces) -> jax.Array:
     """The kernel's axes in their order."""
     kernel = eqn.invars[1].aval.shape
     out_channel, in_channel, *window = eqn.params["dimension_numbers"].rhs_spec
-    formed = pieces[0] if len(pieces) == 1 else jnp.stack(pieces, axis=1)
+    formed = _stacked(pieces)
     formed = formed.reshape(how.stack, *(kernel[i] for i in window), kernel[in_channel], how.right)
     formed = jnp.moveaxis(formed, 0, -2).reshape(*formed.shape[1:-1], kernel[out_channel])
     return jnp.transpose(formed, _inverse((*window, in_channel, out_channel)))
+
+
+def _stacked(pieces: Pieces) -> jax.Array:
+    """Along a new second axis.
+
+    A TPU's compiler writes one piece after another: by its estimate a v5e takes 17 thousand cycles for 9 of 64 × 64, and 3.5
+    thousand to add them up, each among zeros.
+    """
+
+    def among_zeros(place: int, piece: jax.Array) -> jax.Array:
+        beside = [(0, 0, 0), (place, len(pieces) - 1 - place, 0), *[(0, 0, 0)] * (piece.ndim - 1)]
+        return jax.lax.pad(piece[:, None], jnp.zeros((), piece.dtype), beside)
+
+    add_up = lambda *pieces: reduce(jnp.add, starmap(among_zeros, enumerate(pieces)))
+    return jax.lax.platform_dependent(*pieces, tpu=add_up, default=lambda *pieces: jnp.stack(pieces, axis=1))
 
 
 def _is_one_piece(eqn: Eqn) -> bool:
