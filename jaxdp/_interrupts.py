@@ -42,8 +42,8 @@ _listener = _Listener()
 
 def _is_command() -> bool:
     """Whether this process is the command `jaxdp`, and no other program that imports it."""
-    as_module = ("-m", "jaxdp.cli") in itertools.pairwise(sys.orig_argv)
-    return as_module or os.path.basename(sys.argv[0] if sys.argv else "") in ("jaxdp", "jaxdp.exe")
+    as_module = {("-m", "jaxdp"), ("-m", "jaxdp.cli")} & set(itertools.pairwise(sys.orig_argv))
+    return bool(as_module) or os.path.basename(sys.argv[0] if sys.argv else "") in ("jaxdp", "jaxdp.exe")
 
 
 def _end_while_importing() -> None:

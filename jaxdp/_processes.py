@@ -9,16 +9,19 @@ import importlib.metadata
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jaxtyping import Int32
 
 from ._errors import UsageError
 
 _Made = TypeVar("_Made")
 _PACKAGES = ("jaxdp-privacy", "jax", "jaxlib", "flax", "optax", "numpy", "dp-accounting")
+_AT_ONCE = 2**28  # bytes that are told in one piece
+_WORD = 2**31
 _NAMED = 5  # of what differs, in an error
 
 
@@ -103,11 +106,15 @@ def gathered(content: bytes) -> list[bytes]:
     if not several():
         return [content]
     _check_devices()
-    lengths = multihost_utils.process_allgather(np.int32(len(content)))
-    padded = np.zeros(max(1, int(lengths.max())), np.uint8)
-    padded[: len(content)] = np.frombuffer(content, np.uint8)
-    rows = multihost_utils.process_allgather(padded)
-    return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
+    lengths = [_length(row) for row in multihost_utils.process_allgather(_as_row(len(content)))]
+    found: list[list[bytes]] = [[] for _ in lengths]
+    for start in range(0, max(lengths), _AT_ONCE):
+        most = min(_AT_ONCE, max(lengths) - start)
+        piece = np.frombuffer(content, np.uint8)[start : start + most]
+        rows = multihost_utils.process_allgather(np.pad(piece, (0, most - len(piece))))
+        for parts, row, length in zip(found, rows, lengths, strict=True):
+            parts.append(row[: max(0, length - start)].tobytes())
+    return [b"".join(parts) for parts in found]
 
 
 def broadcast(content: bytes) -> bytes:
@@ -115,9 +122,13 @@ def broadcast(content: bytes) -> bytes:
     if not several():
         return content
     _check_devices()
-    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(content))))
-    given = np.frombuffer(content, np.uint8) if is_first() else np.zeros(length, np.uint8)
-    return multihost_utils.broadcast_one_to_all(given).astype(np.uint8).tobytes() if length else b""
+    length = _length(multihost_utils.broadcast_one_to_all(_as_row(len(content))))
+    parts = []
+    for start in range(0, length, _AT_ONCE):
+        most = min(_AT_ONCE, length - start)
+        given = np.frombuffer(content, np.uint8)[start : start + most] if is_first() else np.zeros(most, np.uint8)
+        parts.append(multihost_utils.broadcast_one_to_all(given).astype(np.uint8).tobytes())
+    return b"".join(parts)
 
 
 def from_first(make: Callable[[], bytes]) -> bytes:
@@ -159,6 +170,16 @@ def all_well(make: Callable[[], _Made]) -> _Made:
 def in_words(processes: list[int]) -> str:
     """Their numbers, as a message names them."""
     return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
+
+
+def _as_row(length: int) -> Int32[np.ndarray, " 2"]:
+    """In two words: JAX has 32 bits for one."""
+    return np.array(divmod(length, _WORD), np.int32)
+
+
+def _length(row: Any) -> int:
+    high, low = row
+    return int(high) * _WORD + int(low)
 
 
 def _check_devices() -> None:

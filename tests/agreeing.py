@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 import jaxdp
+from jaxdp import _processes
 from jaxdp._errors import UsageError
 from jaxdp._processes import agree, all_well, broadcast, from_first, gathered, is_first, on_first, several
 
@@ -32,6 +33,11 @@ def main(address: str, processes: int, own: int) -> None:
     agree({"seed": "7", "data": b"\x00\x01"})
     assert gathered(b"x" * own) == [b"x" * i for i in range(processes)]
     assert broadcast(bytes(range(256)) if own == 0 else b"") == bytes(range(256))
+    _processes._AT_ONCE = 100  # bytes, of which there are several pieces then
+    for lengths in ((0, 0, 0), (250, 0, 100), (99, 301, 1)):
+        contents = [bytes([i + 1]) * length for i, length in enumerate(lengths)][:processes]
+        assert gathered(contents[own]) == contents
+        assert broadcast(contents[own]) == contents[0]
     assert from_first(lambda: b"of the first") == b"of the first"
     assert on_first(lambda: own) == (0 if own == 0 else None)
     assert refused(lambda: from_first(lambda: fails(0, "no room"))).endswith("no room")

@@ -4,7 +4,7 @@ import jax
 import pytest
 from of_several import TESTS, free_address, together
 
-from jaxdp import _processes
+from jaxdp import _interrupts, _processes
 from jaxdp._errors import UsageError
 
 
@@ -26,6 +26,28 @@ def test_a_process_alone_agrees_with_itself_and_does_what_it_is_asked() -> None:
     assert _processes.from_first(lambda: b"own") == b"own"
     with pytest.raises(UsageError, match="no room"):
         _processes.all_well(_no_room)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2**31 - 1, 2**31, 5 * 2**31 + 7])
+def test_lengths_beyond_32_bits_are_told(length: int) -> None:
+    assert _processes._length(_processes._as_row(length)) == length
+
+
+@pytest.mark.parametrize(
+    ("command", "its_own"),
+    [
+        (["python", "-m", "jaxdp", "train"], True),
+        (["python", "-m", "jaxdp.cli", "train"], True),
+        (["python", "-m", "pytest", "jaxdp"], False),
+        (["python", "mine.py"], False),
+    ],
+)
+def test_the_command_is_known_however_it_is_called(
+    command: list[str], its_own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.orig_argv", command)
+    monkeypatch.setattr("sys.argv", ["__main__.py"])
+    assert _interrupts._is_command() == its_own
 
 
 @pytest.mark.parametrize("end", ["os.abort()", "pass"])

@@ -117,7 +117,8 @@ def gradient_canaries(
         A `GradientCanaries`.
 
     Raises:
-        UsageError: for a run without noise or without room for canaries; for no examples, and data of several lengths.
+        UsageError: for a run of users, without noise or without room for canaries; for no examples, and data of several lengths
+            or spread over several processes.
 
     References:
         Nasr et al., "Tight auditing of differentially private machine learning", arXiv 2302.07956, and Steinke, Nasr and
@@ -146,6 +147,10 @@ def gradient_canaries(
             "data have no examples, or leaves of several lengths: give a pytree of arrays with a leading axis [n]"
         )
     _checks.instance("run", run, DPSGD, "give a jaxdp.DPSGD of the examples and the canaries together")
+    if run.unit != "example":
+        raise UsageError(
+            f'unit="{run.unit}" is of rows that hold several records: describe the run with unit="example", each row of data one'
+        )
     if not run.noise_multiplier:
         raise UsageError(
             "noise_multiplier=0 claims nothing that an attack could contradict: give the noise of the claim"
@@ -160,7 +165,7 @@ def gradient_canaries(
     index = np.concatenate([np.full(rows, -1, np.int32), np.arange(number, dtype=np.int32)])
     weight = np.concatenate([np.ones(rows, np.float32), members.astype(np.float32)])
     # Beside each canary another example: the gradient of one that isn't finite takes the canary's with it, and no others'.
-    with_others = jax.tree.map(lambda leaf: leaf[np.r_[:rows, np.arange(number) % rows]], data)
+    with_others = jax.tree.map(lambda leaf: _rows_of(leaf, np.r_[:rows, np.arange(number) % rows]), data)
     ratio = _log_likelihood_ratio(run)
     inner = optax.with_extra_args_support(optimizer)
 
@@ -181,6 +186,15 @@ def gradient_canaries(
         data=(with_others, index, weight),
         members=members,
     )
+
+
+def _rows_of(leaf: np.ndarray | jax.Array, rows: np.ndarray) -> np.ndarray | jax.Array:
+    """Some rows of an array, which may be laid out over several devices."""
+    if isinstance(leaf, np.ndarray) or isinstance(leaf.sharding, jax.sharding.SingleDeviceSharding):
+        return leaf[rows]
+    if not leaf.is_fully_addressable:
+        raise UsageError("data are spread over several processes: give each process all of them, as NumPy arrays")
+    return jnp.asarray(np.asarray(leaf)[rows])
 
 
 def _log_likelihood_ratio(run: DPSGD) -> Callable[[Array], Array]:

@@ -47,6 +47,8 @@ class Shadows:
     ) -> Float[np.ndarray, "shadows examples classes"]:
         """What each model says of each input, for `jaxdp.audit.confidence`.
 
+        Several processes call it together, with the same arguments, and all get all logits.
+
         Args:
             logits_fn: `logits_fn(params, input) -> [classes]`, for one input.
             inputs: a pytree with a leading axis [examples], such as the candidates'.
@@ -55,14 +57,11 @@ class Shadows:
             float32 [shadows, examples, classes].
 
         Raises:
-            UsageError: for inputs without a common leading axis.
+            UsageError: for inputs without a common leading axis; and in every process, where they differ in the models or the
+                inputs.
         """
-        _checks.function("logits_fn", logits_fn, "give a function of (params, input)")
-        examples = check_inputs(inputs)
-        on_device = _on_device("inputs", inputs)
-        one = lambda params: lambda row: real_logits(logits_fn(params, jax.tree.map(lambda leaf: leaf[row], on_device)))
-        all_of = lambda params: jax.lax.map(one(params), jnp.arange(examples), batch_size=min(_ROWS, examples))
-        program = SideBySide(lambda params: for_cpus(all_of, params).astype(jnp.float32))
+        program = all_well(lambda: SideBySide(_logits(logits_fn, inputs)))
+        agree_on(shadows=self.params, inputs=inputs)
         params_of = lambda shadows: (jax.tree.map(lambda leaf: leaf[shadows], self.params),)
         return np.concatenate([*program.map(params_of, range(len(self.members)))])
 
@@ -169,9 +168,20 @@ def _prepared(
     return program, keys, rows, chosen, members
 
 
+def _logits(logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Callable[[Any], Float[Array, "examples classes"]]:
+    """The function from one model's parameters to what it says of these inputs, a part of them at a time."""
+    _checks.function("logits_fn", logits_fn, "give a function of (params, input)")
+    examples = check_inputs(inputs)
+    on_device = _on_device("inputs", inputs)
+    one = lambda params: lambda row: real_logits(logits_fn(params, jax.tree.map(lambda leaf: leaf[row], on_device)))
+    all_of = lambda params: jax.lax.map(one(params), jnp.arange(examples), batch_size=min(_ROWS, examples))
+    return lambda params: for_cpus(all_of, params).astype(jnp.float32)
+
+
 def _on_device(name: str, tree: Any) -> Any:
-    """A pytree of anything that is an array, as JAX's."""
-    return jax.device_put(jax.tree.map(lambda leaf: _checks.array(name, leaf, "give arrays of numbers"), tree))
+    """A pytree of anything that is an array, as JAX's, wherever it was laid out before."""
+    on_host = lambda leaf: np.asarray(_checks.array(name, leaf, "give arrays of numbers"))
+    return jax.device_put(jax.tree.map(on_host, tree))
 
 
 def _halves(key: Key[Array, ""], shadows: int, candidates: int) -> Bool[np.ndarray, "shadows candidates"]:

@@ -126,7 +126,9 @@ def attacked_run(path: Path, attack: Attack = "loss") -> Attacked:
             f"{path} is no run of jaxdp train: canaries are of training; give such a run, or a file of scores"
         )
     if config.get("options", {}).get("audit_canaries") is None:  # a start that was broken off may have left some there
-        raise UsageError(canaries.none_in(path))
+        raise UsageError(
+            f"{path} has no canaries: train with them from the start, by jaxdp train --audit-canaries 1000"
+        )
     planted = canaries.from_bytes(canaries.read(folder.private), folder.private / canaries.FILE)
     run = runs.load_run(path)
     assert run.summary is not None

@@ -84,7 +84,11 @@ def _of_images(run: "runs.FinishedRun", options: PredictOptions) -> tuple[Any, A
     if options.data == "test":
         data_dir = run.options["data_dir"]
         folder = Path(data_dir) if data_dir else None
-        images, _ = data.load_labelled(run.options["dataset"], folder, progress=rows_shown).test
+        stored = data.prepared(run.options["dataset"], folder)
+        if stored is None:
+            images, _ = data.load_labelled(run.options["dataset"], folder, progress=rows_shown).test
+        else:
+            images = stored.test_images(rows_shown)
     else:
         try:
             images = np.load(options.data)

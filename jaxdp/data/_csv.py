@@ -69,13 +69,14 @@ def read_columns(
     with _rows(path) as rows:
         header = next(iter(rows))
         names = header[1:] if chosen is None else list(chosen)
-        if missing := [name for name in names if name not in header[1:]]:
+        place_of = {name: place for place, name in enumerate(header) if place}
+        if missing := [name for name in names if name not in place_of]:
             more = ", ..." if len(header) > 6 else ""
             first = f" (the first column, {header[0]}, is taken for the ids)" if header[0] in missing else ""
             raise UsageError(
                 f"{path} has no column {', '.join(missing[:5])}{first}; it has {', '.join(header[1:6])}{more}"
             )
-        places = [header.index(name) for name in names]
+        places = [place_of[name] for name in names]
         ids, parts, chunk = [], [], []
         for number, row in enumerate(rows, start=2):
             if len(row) != len(header):
@@ -196,7 +197,7 @@ def _coded(
 
 def _numbers(path: Path, name: str, cells: Sequence[str], first_line: int, otherwise: str | None) -> np.ndarray:
     try:
-        numbers = np.array([float(cell) if cell else math.nan for cell in cells], np.float64)
+        numbers = np.array([number(cell) if cell else math.nan for cell in cells], np.float64)
         if not np.isinf(numbers).any():
             return numbers
     except ValueError:
@@ -209,6 +210,13 @@ def _numbers(path: Path, name: str, cells: Sequence[str], first_line: int, other
     )
 
 
+def number(cell: str) -> float:
+    """What text says as a number, as `float`; raises `ValueError` for what is none, such as the code 10_1, which Python takes."""
+    if "_" in cell:
+        raise ValueError(f"{cell!r} is not a number")
+    return float(cell)
+
+
 def _of_decimal_comma(cell: str) -> str:
     plain = cell.replace(",", ".", 1)
     return f" (write {plain}, with a point)" if plain != cell and _is_finite_or_missing(plain) else ""
@@ -216,6 +224,6 @@ def _of_decimal_comma(cell: str) -> str:
 
 def _is_finite_or_missing(cell: str) -> bool:
     try:
-        return not cell or not np.isinf(float(cell))
+        return not cell or not np.isinf(number(cell))
     except ValueError:
         return False

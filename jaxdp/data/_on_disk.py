@@ -126,7 +126,7 @@ def read_all(source: Source) -> Records:
 
 
 def _source(prepared: Prepared, split: str) -> Source:
-    stored = prepared.builder.as_data_source(split)
+    stored = prepared.data_source(split)
     return Source(RecordsOf(stored, split, np.arange(len(stored))), decode=prepared.image_and_label)
 
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Key
 from .. import _checks
 from .._errors import UsageError
 from ..noise._keys import Domain, own_key
+from ._csv import number
 from ._tasks import too_close
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def read_bounds(path: Path, names: tuple[str, ...]) -> Bounds:
     if twice := [name for name, count in Counter(row["name"] for row in given).items() if count > 1]:
         raise UsageError(f"--bounds-file={path} names {twice[0]} twice: give one line for each column")
     try:
-        rows = {row["name"]: (float(row["lower"]), float(row["upper"])) for row in given}
+        rows = {row["name"]: (number(row["lower"]), number(row["upper"])) for row in given}
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"--bounds-file={path} has a line without two numbers ({error}): give name,lower,upper in each"

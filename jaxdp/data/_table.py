@@ -123,6 +123,7 @@ def chosen_columns(path: Path, listed: Path | None) -> tuple[str, ...]:
     names = header_of(path)[1:]
     if listed is None:
         return tuple(names)
+    known = set(names)
     listed = _checks.path("listed", listed)
     try:
         entries = [
@@ -134,8 +135,8 @@ def chosen_columns(path: Path, listed: Path | None) -> tuple[str, ...]:
         raise UsageError(f"--columns={listed} lists nothing: give names or numbers of columns, one a line")
     found = []
     for entry in entries:
-        at = int(entry) if entry.isdecimal() and entry not in names else None
-        if (at is not None and at >= len(names)) or (at is None and entry not in names):
+        at = int(entry) if entry.isdecimal() and entry not in known else None
+        if (at is not None and at >= len(names)) or (at is None and entry not in known):
             raise UsageError(
                 f"--columns={listed} lists {entry!r}, and {path} has {len(names)} columns behind its ids: {names[0]}, ..."
             )

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,16 @@ class Prepared:
         train, test = (self.size_of_one * self.builder.info.splits[split].num_examples for split in self.splits)
         return train, test
 
+    def data_source(self, split: str) -> Any:
+        """TFDS's of a split."""
+        with _named(self.name, self.folder):
+            return self.builder.as_data_source(split)
+
+    def test_images(self, progress: Progress = no_progress) -> np.ndarray:
+        """Those to evaluate on, and nothing else of it."""
+        images, _ = _decode(self, self.splits[1], progress)
+        return images
+
     def decoded(self, progress: Progress = no_progress) -> Dataset:
         """All of it in memory."""
         cached = _cache_path(self.folder)
@@ -156,7 +166,8 @@ def _how_to_prepare(name: str, root: Path) -> str:
 def _builder(name: str, folder: Path, root: Path) -> Any:
     import tensorflow_datasets as tfds
 
-    builder = tfds.builder_from_directory(folder)
+    with _named(name, folder):
+        builder = tfds.builder_from_directory(folder)
     found = builder.info.file_format
     if found != tfds.core.FileFormat.ARRAY_RECORD:
         raise UsageError(
@@ -164,6 +175,20 @@ def _builder(name: str, folder: Path, root: Path) -> Any:
             f"array_record. {_how_to_prepare(name, root)}"
         )
     return builder
+
+
+@contextlib.contextmanager
+def _named(name: str, folder: Path) -> Iterator[None]:
+    """What TFDS and its reader raise, with the data set: they name a file at best, and have many kinds of errors for damage."""
+    try:
+        yield
+    except (UsageError, MemoryError):
+        raise
+    except Exception as error:
+        why = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UsageError(
+            f"dataset {name!r} in {folder} can't be read ({why.strip()}): it is damaged, prepare it anew"
+        ) from error
 
 
 def _image_and_label(name: str, info: Any) -> tuple[str, str]:
@@ -200,8 +225,11 @@ def _split_names(name: str, splits: Any) -> tuple[str, str]:
 
 
 def _decode(prepared: Prepared, split: str, progress: Progress) -> tuple[np.ndarray, np.ndarray]:
-    source = prepared.builder.as_data_source(split)
-    records = [source[i] for i in progress(range(len(source)), f"decoding {prepared.builder.name} {split}")]
+    source = prepared.data_source(split)
+    records = []
+    for i in progress(range(len(source)), f"decoding {prepared.builder.name} {split}"):
+        with _named(prepared.name, prepared.folder):
+            records.append(source[i])
     images = np.stack([record[prepared.image] for record in records]).astype(np.uint8)
     return images, np.array([record[prepared.label] for record in records], np.int32)
 

@@ -101,7 +101,7 @@ def _priorities(names: np.ndarray, owner: np.ndarray, rng: np.random.Generator) 
     by_user = np.argsort(owner, kind="stable")
     priorities = np.empty(len(owner), np.uint64)
     for name, records in zip(names, np.split(by_user, np.flatnonzero(np.diff(owner[by_user])) + 1), strict=True):
-        bits = hashlib.shake_256(seed + _written(name.item()).encode()).digest(8 * len(records))
+        bits = hashlib.shake_256(seed + _written(name.item()).encode("utf-8", "surrogatepass")).digest(8 * len(records))
         priorities[records] = np.frombuffer(bits, "<u8")
     return priorities
 

@@ -42,17 +42,14 @@ def from_bytes(content: bytes, path: Path) -> Canaries:
     return found
 
 
-def none_in(folder: Path) -> str:
-    """What is said of a run without canaries."""
-    return f"{folder} has no canaries: train with them from the start, by jaxdp train --audit-canaries 1000"
-
-
 def read(private: Path) -> bytes:
     """What a run's private/ has of its canaries; raises `UsageError` where that is nothing."""
     try:
         return (private / FILE).read_bytes()
     except FileNotFoundError as error:
-        raise UsageError(none_in(private.parent)) from error
+        raise UsageError(
+            f"{private / FILE} isn't here: the coins stay with the run's owner, in its own folder. Give that"
+        ) from error
     except OSError as error:
         raise UsageError(
             f"{private / FILE} can't be read ({error.strerror}): it is for the run's owner alone"

@@ -147,3 +147,17 @@ def test_a_planted_fault_is_contradicted(fault: Callable[[pytest.MonkeyPatch], j
     jax.clear_caches()
     print([(each.epsilon, each.claimed_epsilon) for each in reports])
     assert any(each.contradicts for each in reports)
+
+
+def test_data_on_a_mesh_have_canaries_beside_them() -> None:
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    on_mesh = jax.device_put(DATA, jax.NamedSharding(mesh, jax.P("data")))
+    planted = audit.gradient_canaries(RUN, loss, optax.sgd(0.1), PARAMS, on_mesh, key=jax.random.key(0))
+    expected = audit.gradient_canaries(RUN, loss, optax.sgd(0.1), PARAMS, DATA, key=jax.random.key(0))
+    jax.tree.map(np.testing.assert_array_equal, planted.data, expected.data)
+
+
+def test_a_run_of_users_is_refused() -> None:
+    of_users = dataclasses.replace(RUN, unit="user", records_per_user=2)
+    with pytest.raises(jaxdp.UsageError, match=r'unit="user" is of rows that hold several records: .* unit="example"'):
+        problem(of_users)

@@ -232,3 +232,17 @@ def test_logits_that_are_no_predictions_are_refused(logits: Any, labels: Any, sa
 def test_callables_that_dont_predict_are_refused(predict: Any, attack: Any, said: str) -> None:
     with pytest.raises(jaxdp.UsageError, match=said):
         audit.scores_of(predict, DATA[0], DATA[1], attack=attack)
+
+
+def test_data_on_a_mesh_are_those_of_the_host() -> None:
+    """Of JAX's default kind, which since 0.12 says where each axis lies."""
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    on_mesh = jax.device_put(DATA, jax.NamedSharding(mesh, jax.P("data")))
+    how: dict[str, Any] = {"num_shadows": 4, "key": jax.random.key(0), "candidates": [1, 2, 3, 4], **COURSE}
+    logits = [
+        audit.train_shadows(linear_loss, init, data, **how).logits(
+            lambda params, image: image @ params["w"] + params["b"], data[0]
+        )
+        for data in (DATA, on_mesh)
+    ]
+    np.testing.assert_array_equal(*logits)

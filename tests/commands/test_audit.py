@@ -1,6 +1,7 @@
 """Canaries from the start of a run to the audit of its model, and audits of scores from elsewhere."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -270,6 +271,8 @@ def test_a_run_with_canaries_that_is_broken_off_goes_on_to_the_same_result(
     from_disk = ["train", "--resume", str(tmp_path / "run"), "--reading", "disk"]
     assert "give --reading memory" in refused(from_disk, capsys)
     cli.main(["train", "--resume", str(tmp_path / "run")])
+    shutil.copytree(tmp_path / "run", tmp_path / "shown", ignore=shutil.ignore_patterns("private"))
+    assert "isn't here: the coins stay with the run's owner" in refused(["audit", str(tmp_path / "shown")], capsys)
     assert content == (tmp_path / "whole" / "private" / canaries.FILE).read_bytes()
     if train is TRAIN:
         assert result(tmp_path / "run") == result(tmp_path / "whole")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def test_a_table_is_learned_and_predicted_in_the_form_of_a_submission(tables: Pa
             str(tmp_path / "s.csv"),
         ]
     )
+    assert "counts as known without looking at the data" in (tmp_path / "run" / "statement.txt").read_text()
     with (tmp_path / "s.csv").open() as file:
         rows = list(csv.reader(file))
     assert rows[0] == ["sig_id", *(f"target_{i}" for i in range(5))]
@@ -191,6 +193,7 @@ def test_folds_evaluate_every_record_and_cost_what_their_models_cost_together(ta
     assert folds.epsilon >= ledger.total(delta=1e-3).epsilon
     assert json.loads((tmp_path / "all" / "folds.json").read_text())["epsilon"] == folds.epsilon
     assert "used by 2 of them" in str(folds.statement)
+    assert "Each of these runs was seeded (--seed)" in str(folds.statement)
     again = train_folds(
         cli._parse(
             [*options(tables, "--folds", "3", "--noise-multiplier", "2", epochs=1), "--output", str(tmp_path / "all")]
@@ -428,3 +431,23 @@ def test_a_file_of_bounds_is_divided_as_a_spreadsheet_does(tmp_path: Path) -> No
 def test_blanks_after_commas_are_no_part_of_a_class_or_a_category() -> None:
     assert data.declared_classes("low, mid, high") == ("low", "mid", "high")
     assert data.declared_categories(["region=north, south"], ["region"]) == {"region": ("north", "south")}
+
+
+@pytest.mark.parametrize("name", ["--features", "--targets"])
+def test_a_pipe_is_refused_because_tables_are_read_several_times(
+    name: str, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    command = options(tables)
+    command[command.index(name) + 1] = str(tmp_path / "pipe")
+    assert f"{name}={tmp_path / 'pipe'} is a pipe or a device, and is read several times" in refused(command, capsys)
+
+
+def test_bounds_of_no_numbers_are_not_estimated(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "columns.txt").write_text("cp_type\n")
+    command = options(tables, "--columns", str(tmp_path / "columns.txt"), scaling=("--bounds-noise", "5"))
+    assert "--bounds-noise=5: no column is of numbers to estimate bounds of: give --bounds 0 1" in refused(
+        [*command, "--output", str(tmp_path / "run")], capsys
+    )

@@ -286,3 +286,13 @@ def test_targets_are_some_and_each_once(columns: list[str], said: str, tmp_path:
 def test_a_category_is_declared_once() -> None:
     with pytest.raises(jaxdp.UsageError, match="name a value twice"):
         data.read_columns(Path("x.csv"), ("sex",), {"sex": ("f", "m", "f")})
+
+
+@pytest.mark.parametrize("cell", ["10_1", "1_000", "3_5e2"])
+def test_codes_with_underscores_are_no_numbers(cell: str, tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text(f"id,code\nx,1\ny,{cell}\n")
+    with pytest.raises(jaxdp.UsageError, match=rf"line 3, column code: '{cell}' is not a finite number"):
+        data.read_columns(tmp_path / "f.csv")
+    (tmp_path / "bounds.csv").write_text(f"name,lower,upper\ncode,0,{cell}\n")
+    with pytest.raises(jaxdp.UsageError, match="a line without two numbers"):
+        data.read_bounds(tmp_path / "bounds.csv", ("code",))

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -111,3 +112,72 @@ def test_a_data_set_without_one_image_and_one_label_is_refused(tfds_dir: Path, t
     (folder / "features.json").write_text(json.dumps(features))
     with pytest.raises(jaxdp.UsageError, match="exactly one image and one class label"):
         data.load("mnist", tmp_path / "tfds")
+
+
+def _without_a_file(folder: Path) -> None:
+    next(folder.glob("mnist-train*")).unlink()
+
+
+def _cut_short(folder: Path) -> None:
+    file = next(folder.glob("mnist-train*"))
+    file.write_bytes(file.read_bytes()[:5000])
+
+
+def _with_other_bytes(folder: Path) -> None:
+    file = next(folder.glob("mnist-train*"))
+    content = bytearray(file.read_bytes())
+    content[3000:60000] = bytes(57000)
+    file.write_bytes(content)
+
+
+def _without_features(folder: Path) -> None:
+    (folder / "features.json").unlink()
+
+
+def _with_broken_features(folder: Path) -> None:
+    (folder / "features.json").write_text("{")
+
+
+def _with_a_broken_description(folder: Path) -> None:
+    (folder / "dataset_info.json").write_text("{")
+
+
+def _with_no_records(folder: Path) -> None:
+    described = json.loads((folder / "dataset_info.json").read_text())
+    for split in described["splits"]:
+        split["shardLengths"] = ["0"]
+    (folder / "dataset_info.json").write_text(json.dumps(described))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _without_a_file,
+        _cut_short,
+        _with_other_bytes,
+        _without_features,
+        _with_broken_features,
+        _with_a_broken_description,
+        _with_no_records,
+    ],
+)
+def test_damage_is_told_with_the_data_set(
+    damage: Callable[[Path], None], tfds_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copytree(tfds_dir, tmp_path / "tfds")
+    damage(tmp_path / "tfds" / "mnist" / "3.0.1")
+    with pytest.raises(
+        jaxdp.UsageError, match=r"dataset 'mnist' in .* can't be read \(.*\): it is damaged, prepare it anew"
+    ):
+        data.load_labelled("mnist", tmp_path / "tfds")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_test_images_are_read_without_the_others(tfds_dir: Path) -> None:
+    stored = data.prepared("mnist", tfds_dir)
+    assert stored is not None
+    shown = []
+    images = stored.test_images(lambda rows, said: shown.append(said) or rows)
+    np.testing.assert_array_equal(images, data.load("mnist", tfds_dir).test_images)
+    assert shown == ["decoding mnist test"]

@@ -188,3 +188,9 @@ def test_a_loop_of_ones_own_takes_no_record_for_a_user() -> None:
 def test_users_that_cannot_be_told_apart_are_refused(users: np.ndarray) -> None:
     with pytest.raises(jaxdp.UsageError, match="users"):
         group_by_user(RECORDS, users, records_per_user=2, rng=np.random.default_rng(0))
+
+
+def test_names_need_not_be_valid_unicode() -> None:
+    rng = np.random.default_rng(0)
+    records, _ = group_by_user(np.arange(3.0), np.array(["a\ud800", "b", "c"]), records_per_user=1, rng=rng)
+    assert sorted(records[:, 0].tolist()) == [0, 1, 2]

@@ -14,6 +14,7 @@ from ...accounting import Ledger, rounded_up
 from ...runs._finished import FinishedRun
 from ...runs._folder import PRIVATE, RunFolder, as_written, new_path
 from ...runs._report import say, two_columns
+from .._options import seeded
 from ._files import check_files, digests_of, forget_files
 from ._ledger import read_ledger
 from ._options import TrainOptions
@@ -130,6 +131,10 @@ def _put_together(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> Folds
                 f" Each model was chosen by its loss on the part that it was trained without ({options.by_held_back}): that is "
                 "not covered either."
             )
+        if options.ledger is not None:
+            statement += " What --ledger says of earlier work on these records is in that ε."
+        if options.seed is not None:
+            statement += " " + seeded("Each of these runs")
     return Folds(runs, figures, epsilon, statement)
 
 

@@ -33,6 +33,7 @@ def table_problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | 
         UsageError: for files that can't be read, don't match or hold what they shouldn't.
     """
     assert options.features is not None
+    _check_files(options)
     columns = _columns(options.features, options)
     _check_categories(options)
     categories = datasets.declared_categories(options.categories, columns)
@@ -57,6 +58,13 @@ def table_problem(options: TrainOptions, spent_before: Ledger, entropy: bytes | 
         classes=classes,
     )
     return problem_of(table.labelled(train, test), options, read=read, spent=ledger)
+
+
+def _check_files(options: TrainOptions) -> None:
+    """Refuse what can't be read several times, as these files are."""
+    for name, path in (("--features", options.features), ("--targets", options.targets)):
+        if path is not None and path.exists() and not path.is_file() and not path.is_dir():
+            raise UsageError(f"{name}={path} is a pipe or a device, and is read several times: save it as a file")
 
 
 def learned_from(table: Problem) -> str:
@@ -148,6 +156,11 @@ def _bounds(
     if options.bounds_file is not None:
         return datasets.read_bounds(options.bounds_file, names), Ledger()
     assert options.bounds_noise is not None
+    if not names:
+        raise UsageError(
+            f"--bounds-noise={options.bounds_noise:g}: no column is of numbers to estimate bounds of: give --bounds 0 1, "
+            "which costs nothing"
+        )
     if options.resume is not None:  # what was released stays as it was: another draw would cost again
         return _released(options.resume)
     bounds, event = datasets.estimated_bounds(raw.values[train][:, numeric], options.bounds_noise, keys.key("bounds"))

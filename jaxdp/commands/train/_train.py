@@ -42,7 +42,8 @@ def train(options: TrainOptions, console: Console | None = None) -> FinishedRun:
         console: where progress and results are shown; by default standard output.
 
     Returns:
-        The finished run, as `jaxdp.load_run` gives it.
+        The finished run, as `jaxdp.load_run` gives it: of several processes each has to see its folder (where only the first one
+        does, call `train_in_folder`).
 
     Raises:
         UsageError: for anything in the options, the data or the folder that makes the run impossible or its epsilon
