@@ -35,6 +35,7 @@ class Arithmetic:
         packs: whether an operation costs more than copying small operands into one for them all, as on a CPU.
         formed_costs: an operation of products whose results are only squared and added up, in those of Gram matrices.
         kept_costs: an entry of a gradient that is formed and kept until clip factors are known, in those of its rows.
+        square_roundoff: by how much, relatively, squares are rounded for a matrix unit that adds them up; zero where none does.
     """
 
     mantissa_bits: int
@@ -45,6 +46,7 @@ class Arithmetic:
     packs: bool
     formed_costs: float = 1.0
     kept_costs: float = 1.0
+    square_roundoff: float = 0.0
 
     @property
     def rounds(self) -> bool:
@@ -59,9 +61,9 @@ class Arithmetic:
 _HALF = 1.01 / 2  # of the last bit, and what computing it may add
 FLOAT32 = Arithmetic(23, 0.0, UNIT_ROUNDOFF, convolutions=True, rounds_formed=True, packs=True)
 # A TPU adds up in float32 and doesn't say how it rounds: to cut off is at most twice as bad as to round to the nearest.
-# 16 products of 256 × 256 × 1024 take v5e's compiler (0.0.42) 45,664 cycles to form and square, and 21,760 to 31,840 both Gram
-# matrices, with the sums of them, at 1.25 times the operations; those of 256 × 256 × 256 14,432, and 18,784 at twice as many.
-# What is kept is written and read in float32, rows are read in bfloat16.
+# By v5e's compiler (0.0.42) 16 products of 256 × 256 × 1024 take 23,086 cycles to form, square and add up (by a product: by a sum
+# 45,664), and 25,692 to 38,748 by both Gram matrices, at 1.25 times the operations; those of 256 × 256 × 256 take 7,394 (14,432),
+# and 18,784 at twice as many. What is kept is written and read in float32, rows are read in bfloat16.
 BFLOAT16 = Arithmetic(
     7,
     _HALF * 2.0**-7,
@@ -69,8 +71,9 @@ BFLOAT16 = Arithmetic(
     convolutions=True,
     rounds_formed=True,
     packs=False,
-    formed_costs=1.5,
+    formed_costs=1.25,
     kept_costs=4.0,
+    square_roundoff=_HALF * 2.0**-7,
 )
 # Tensor cores align the numbers that they add with the largest of them, and cut off what is below its last bits (Fasi, Higham,
 # Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021). cuDNN may compute convolutions by transforms. Rows of
@@ -94,7 +97,9 @@ def arithmetic_of(precision: str) -> Arithmetic:
             f'precision={precision!r} is for GPUs: a TPU would round the factors again. Give "bfloat16", or leave it out'
         )
     arithmetic = _ARITHMETIC[platform.precision if precision == "auto" else precision]
-    return replace(arithmetic, convolutions=False) if arithmetic is BFLOAT16 and platform is GPU else arithmetic
+    if arithmetic is BFLOAT16 and platform is GPU:
+        return replace(arithmetic, convolutions=False, square_roundoff=0.0)
+    return arithmetic
 
 
 def rounded(

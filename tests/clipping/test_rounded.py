@@ -20,9 +20,16 @@ from recorded import violations
 
 import jaxdp
 from jaxdp._platform import compiling_for
-from jaxdp.clipping import _clipped_grad
+from jaxdp.clipping import _clipped_grad, _norm
 from jaxdp.clipping._arithmetic import BFLOAT16, TENSORFLOAT32, arithmetic_of
-from jaxdp.clipping._norm import ONE_SUM, gamma, sum_of_squares, sum_of_squares_error
+from jaxdp.clipping._norm import (
+    ONE_SUM,
+    UNIT_ROUNDOFF,
+    gamma,
+    squares_by_products,
+    sum_of_squares,
+    sum_of_squares_error,
+)
 from jaxdp.clipping.ghost import _sum as ghost_sum
 from jaxdp.clipping.ghost.rules._conv import CONVOLUTION
 from jaxdp.jaxprs._jaxpr import CONV, DOT_GENERAL, all_equations
@@ -433,3 +440,64 @@ def test_a_gpu_sums_convolutions_by_products_of_their_patches(size: int, how: st
     assert sum(eqn.primitive is CONV for eqn in products) == 3  # two forward, one back; none for a kernel's gradient
     assert not any(eqn.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2 for eqn in products)
     assert {leaf.how for leaf in explained.leaves} == {how}
+
+
+@pytest.mark.parametrize(
+    ("shape", "apart"),
+    [
+        ((64, 2), ()),
+        ((3, 40, 128), (0,)),
+        ((2, 5, 300, 64), (0, 1)),
+        ((2, 1, 20_001, 3), (0,)),
+        ((2, 7, 1, 9, 11), (0, 2)),
+    ],
+)
+@pytest.mark.parametrize("number", [1, 9])
+def test_squares_that_a_product_adds_up_are_never_below_the_true_ones(
+    shape: tuple[int, ...], apart: tuple[int, ...], number: int
+) -> None:
+    rng, own = np.random.default_rng(0), [size for axis, size in enumerate(shape) if axis not in apart]
+    below = np.sqrt(1 + 2.0**-8 * rng.uniform(0.9, 0.999, (number, *shape)))  # each square is rounded down, by its most
+    worst = 1 + BFLOAT16.square_roundoff * 1.02 + sum_of_squares_error(own) + number * UNIT_ROUNDOFF
+    for x in (*(scale * rng.normal(size=(number, *shape)) for scale in (1e-25, 1e-10, 1e12)), below):
+        arrays = list(map(jnp.asarray, np.float32(x)))
+        found = np.float64(jax.jit(squares_by_products, static_argnums=(1, 2))(arrays, apart, ONE_SUM))
+        true = np.sum(
+            np.square(np.float64(np.float32(x))), axis=(0, *(i + 1 for i in range(len(shape)) if i not in apart))
+        )
+        assert found.shape == true.shape
+        assert (found * worst >= true).all()
+        np.testing.assert_allclose(found, true, rtol=2.0**-7, atol=1e-30)
+    if number == 1:
+        assert (found < true * (1 - 0.8 * BFLOAT16.square_roundoff)).all(), "nothing was rounded"
+    for spoilt in (np.nan, np.inf, 1e25):
+        assert not np.isfinite(squares_by_products([arrays[0].at[..., -1].set(spoilt)], apart, ONE_SUM)).any()
+
+
+@pytest.mark.parametrize(
+    "name", [*sorted(FEW), *(pytest.param(n, marks=pytest.mark.slow) for n in MODELS if n not in FEW)]
+)
+def test_any_model_is_clipped_where_products_add_up_squares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few they are, and whatever a gradient costs that is formed and dropped."""
+    monkeypatch.setattr(_norm, "_MANY", 1)
+    formed = replace(BFLOAT16, formed_costs=0.0, kept_costs=1e9)
+    monkeypatch.setattr(_clipped_grad, "arithmetic_of", lambda precision: formed)
+    test_any_model_is_clipped_by_the_numbers_that_are_added_up(name, "bfloat16")
+
+
+@pytest.mark.parametrize("cancel", [1e-3, None])
+def test_formed_gradients_whose_squares_a_product_adds_up_are_clipped(cancel: float | None) -> None:
+    rows = 200
+    batch = batches(3, 4, rows, LONG, LONG, cancel or 0.0)
+    if cancel is None:
+        batch = tuple(jax.random.normal(jax.random.key(i), (4, rows, LONG)) for i in range(2))
+    params = jnp.zeros((LONG, LONG))
+    grad_fn = jaxdp.clipped_grad(two_sided, clip_norm=0.1, method="ghost", precision="bfloat16")
+    (leaf,) = grad_fn.explain(params, batch).leaves
+    assert leaf.how == "dropped"
+    lengths = parts(grad_fn, params, batch)
+    assert lengths.max() <= 0.1 * (1 + 1e-6)
+    if cancel is None:
+        _, norms = loop(two_sided, params, batch, np.ones(4, bool), math.inf)
+        np.testing.assert_allclose(jax.jit(grad_fn)(params, batch).norms, norms, rtol=1e-2)
+        assert lengths.min() > 0.09

@@ -26,7 +26,7 @@ from .._clip import (
     sum_weighted,
     sum_weighted_apart,
 )
-from .._norm import ONE_SUM, added_up, squares_to_add_up
+from .._norm import ONE_SUM, added_up
 from .._reducer import Examples
 from ._gradient import assemble, form_pieces, outer_products, sum_gradients, sum_lookups
 from ._norms import norm_of_sum
@@ -38,6 +38,7 @@ from ._rounded import (
     norm_by_gram_matrices,
     norm_of_formed,
     norm_of_single_row,
+    squares_of_formed,
     sums_of_products,
     takes_lengths,
     without_infinite,
@@ -208,10 +209,13 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
         {path: tuple(as_read(path, other, 0) for other in others) for path, others in computed.operands.items()},
         {path: as_read(path, cotangent, 1) for path, cotangent in computed.cotangents.items()},
     )
-    return _Seen(outs, factors, _lengths(unkept, computed, factors), dict(zip(used, direct, strict=True)))
+    lengths = _lengths(unkept, computed, factors, plan.arithmetic)
+    return _Seen(outs, factors, lengths, dict(zip(used, direct, strict=True)))
 
 
-def _lengths(unkept: Sequence[Component], computed: _Factors, factors: _Factors) -> dict[Path, Lengths]:
+def _lengths(
+    unkept: Sequence[Component], computed: _Factors, factors: _Factors, arithmetic: Arithmetic
+) -> dict[Path, Lengths]:
     """Those that norms of components are taken with, by site.
 
     On a TPU of the factors as they were computed, with which that fuses: a pass over what is kept of them costs more, and they
@@ -225,7 +229,7 @@ def _lengths(unkept: Sequence[Component], computed: _Factors, factors: _Factors)
     of = lambda found: [(found.operands[site.path][0], found.cotangents[site.path]) for site, _ in sites]
     both = [[tuple(each.astype(jnp.float32) for each in use) for use in of(found)] for found in (computed, factors)]
     measured = jax.lax.platform_dependent(*both, tpu=lambda computed, _: computed, default=lambda _, factors: factors)
-    found = lengths_of([(*use, *arrays) for use, arrays in zip(sites, measured, strict=True)])
+    found = lengths_of([(*use, *arrays) for use, arrays in zip(sites, measured, strict=True)], arithmetic)
     return {site.path: each for (site, _), each in zip(sites, found, strict=True)}
 
 
@@ -259,7 +263,7 @@ def _unfinished_norm(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> _U
         formed = jax.vmap(functools.partial(_form, component))(*factors)
         shapes, all_lengths = [piece.shape[1:] for piece in formed], [seen.lengths[site.path] for site in sites]
         return _Unfinished(
-            list(map(squares_to_add_up, formed)),
+            squares_of_formed(formed, arithmetic),
             lambda totals: norm_of_formed(totals, shapes, sites, all_lengths, arithmetic),
         )
     if component.is_single_row:
