@@ -26,7 +26,7 @@ import record
 import tyro
 from matplotlib.ticker import NullFormatter
 from pictures import Dot, dots, new_figure, panels, save
-from programs import PLAIN_STEP, PRIVATE_STEP, programs_of, reference_of
+from programs import PRIVATE_STEP, programs_of, reference_of
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -180,9 +180,8 @@ def _sweep(options: Options) -> list[Variant]:
 
 
 def reference(variants: list[Variant], name: str) -> Variant:
-    """What a program is compared with: the plain step, or the faster plain gradient."""
-    rows = {v.name: v for v in variants}
-    return min((rows[other] for other in reference_of(name)), key=lambda v: v.median)
+    """What a program is compared with: the faster plain step, or the faster plain gradient."""
+    return min((v for v in variants if v.name in reference_of(name)), key=lambda v: v.median)
 
 
 def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -193,8 +192,8 @@ def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def _row(variants: list[Variant]) -> tuple[str, ...]:
     by_name = {v.name: v for v in variants}
-    plain, private, clipped = (by_name[name] for name in (PLAIN_STEP, PRIVATE_STEP, "clipped, auto"))
-    gradient = reference(variants, clipped.name)
+    private, clipped = (by_name[name] for name in (PRIVATE_STEP, "clipped, auto"))
+    plain, gradient = (reference(variants, each.name) for each in (private, clipped))
     return (
         f"{plain.workload} ({plain.batch_size})",
         f"{plain.median:.2f}",

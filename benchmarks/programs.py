@@ -12,7 +12,8 @@ import jaxdp
 
 Program = Callable[[Any, Any], Any]
 PLAIN_GRADIENTS = ("gradient, batched", "gradient, vmapped")
-PLAIN_STEP, PRIVATE_STEP = "whole step, plain", "whole step, private"
+PLAIN_STEPS = ("whole step, plain, batched", "whole step, plain")  # of either gradient
+PRIVATE_STEP = "whole step, private"
 
 
 def programs_of(
@@ -34,7 +35,7 @@ def programs_of(
     }
     for method in methods:
         programs[f"clipped, {method}"] = jaxdp.clipped_grad(workload.loss, clip_norm=1.0, method=method, **how)
-    programs[PLAIN_STEP] = _plain_step(programs[vmapped])
+    programs |= {step: _plain_step(programs[name]) for step, name in zip(PLAIN_STEPS, PLAIN_GRADIENTS, strict=True)}
     programs[PRIVATE_STEP] = private_step(workload, optax.sgd(0.1, momentum=0.9), method=step_method, **how)
     programs["noise alone"] = lambda p, b: jaxdp.noise.tree_normal(jax.random.key(b[1][0]), p)
     return programs
@@ -42,7 +43,7 @@ def programs_of(
 
 def reference_of(name: str) -> tuple[str, ...]:
     """The programs whose faster one a program is compared with."""
-    return (PLAIN_STEP,) if name.startswith("whole step") else PLAIN_GRADIENTS
+    return PLAIN_STEPS if name.startswith("whole step") else PLAIN_GRADIENTS
 
 
 def _plain_step(gradient: Program) -> Program:

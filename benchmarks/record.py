@@ -82,8 +82,13 @@ def now(device: Device | None = None) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Of this repository, as it is checked out."""
-    asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    """Of this repository, as it is checked out; empty where there is no git to ask."""
+    try:
+        asked = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+        )
+    except OSError:  # there is no git
+        return ""
     return asked.stdout.strip()
 
 

@@ -69,5 +69,3 @@ def between(figures: list[Figures]) -> tuple[float, float]:
     return min(accuracies), max(accuracies)
 
 
-def _commit() -> str:
-    return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()

@@ -43,7 +43,7 @@ def python_of(peer: str, device: str = "cpu") -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "jaxdp-privacy" / "peers"
     room = cache / f"{peer}-{hashlib.sha256(repr([first, needed]).encode()).hexdigest()[:12]}"
     python, complete = room / "bin" / "python", room / "complete"
-    if complete.exists():
+    if complete.exists() and python.exists():  # it is a link to a Python that may have gone
         return python
     interpreter = _interpreter(first)
     shutil.rmtree(room, ignore_errors=True)

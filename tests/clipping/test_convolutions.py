@@ -142,7 +142,9 @@ def test_heads_lie_as_attention_has_them_in_what_is_compiled_for_a_tpu_and_sums_
     assert ("LayoutConstraint" in in_lanes) == (tokens == 256)
     found, expected = there.call(there_and_back, x), here(there_and_back, x)
     for name, leaf in expected.items():
-        np.testing.assert_allclose(found[name], leaf, rtol=1e-4, atol=1e-5)
+        # Lengths are of factors before they are rounded there: in the fifth digit of a clip factor, by which a few rows of a
+        # cotangent are then rounded the other way.
+        np.testing.assert_allclose(found[name], leaf, rtol=1e-4, atol=3e-5)
 
 
 def convolutions(jaxpr: Any) -> Any:

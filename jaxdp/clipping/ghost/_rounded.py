@@ -17,6 +17,9 @@ A gradient that is formed and kept needs none of this: what is added up is what 
   rounded, longer by \(1 + \delta\) at most; and \(\lVert A\rVert_2^2 = \lVert K\rVert_2 \le \lVert K\rVert_F\);
 - formed: each entry of M is off by \(\gamma_T \sum_t |a_t| \otimes |g_t|\), and so M by \(\gamma_T R\). What rounding adds is
   taken as \(\delta R\) here, since there is no K: up to \(\delta\sqrt T\) of the norm where rows have nothing in common.
+  On a TPU its matrix unit adds up the squares, each rounded to bfloat16: their root is off by \(\delta / 2\), relatively.
+
+Lengths in R that a matrix unit adds up are made longer by what rounding may have taken from them.
 
 The clipped sum of many rows is off by \(\gamma_T R\), too, which is added.
 Products below float32's range count as \(2^{-126}\), those above it make the bound infinite, and the example contributes nothing.
