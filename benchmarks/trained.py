@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import record
 import tyro
 
 from jaxdp.commands._options import ALONE
@@ -50,7 +51,7 @@ def figures_of(words: tuple[str, ...], seed: int, room: Path, *, again: bool = F
         given = (*words, "--seed", str(seed), "--output", str(folder))
     subprocess.run([sys.executable, "-m", "jaxdp.cli", *given], check=True)
     summary = json.loads((folder / "private" / "summary.json").read_text())
-    return {"seed": seed, **{name: summary[name] for name in _KEPT if name in summary}, "commit": _commit()}
+    return {"seed": seed, **{name: summary[name] for name in _KEPT if name in summary}, "commit": record.commit()}
 
 
 def mean(figures: list[Figures]) -> float:
@@ -67,5 +68,3 @@ def between(figures: list[Figures]) -> tuple[float, float]:
     """The least accuracy and the greatest."""
     accuracies = [one["test_accuracy"] for one in figures]
     return min(accuracies), max(accuracies)
-
-

@@ -457,21 +457,27 @@ def test_squares_that_a_product_adds_up_are_never_below_the_true_ones(
     shape: tuple[int, ...], apart: tuple[int, ...], number: int
 ) -> None:
     rng, own = np.random.default_rng(0), [size for axis, size in enumerate(shape) if axis not in apart]
-    below = np.sqrt(1 + 2.0**-8 * rng.uniform(0.9, 0.999, (number, *shape)))  # each square is rounded down, by its most
     worst = 1 + BFLOAT16.square_roundoff * 1.02 + sum_of_squares_error(own) + number * UNIT_ROUNDOFF
-    for x in (*(scale * rng.normal(size=(number, *shape)) for scale in (1e-25, 1e-10, 1e12)), below):
-        arrays = list(map(jnp.asarray, np.float32(x)))
-        found = np.float64(jax.jit(squares_by_products, static_argnums=(1, 2))(arrays, apart, ONE_SUM))
-        true = np.sum(
-            np.square(np.float64(np.float32(x))), axis=(0, *(i + 1 for i in range(len(shape)) if i not in apart))
-        )
+    axes = (0, *(i + 1 for i in range(len(shape)) if i not in apart))
+
+    def found_and_true(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        arrays = np.float32(x)
+        found = np.float64(jax.jit(squares_by_products, static_argnums=(1, 2))([*arrays], apart, ONE_SUM))
+        true = np.sum(np.square(np.float64(arrays)), axis=axes)
         assert found.shape == true.shape
         assert (found * worst >= true).all()
         np.testing.assert_allclose(found, true, rtol=2.0**-7, atol=1e-30)
-    if number == 1:
+        return found, true
+
+    for scale in (1e-25, 1e-10, 1e12):
+        found_and_true(scale * rng.normal(size=(number, *shape)))
+    found, true = found_and_true(np.sqrt(1 + 2.0**-8 * rng.uniform(0.9, 0.999, (number, *shape))))
+    if number == 1:  # each square is rounded down, by its most
         assert (found < true * (1 - 0.8 * BFLOAT16.square_roundoff)).all(), "nothing was rounded"
     for spoilt in (np.nan, np.inf, 1e25):
-        assert not np.isfinite(squares_by_products([arrays[0].at[..., -1].set(spoilt)], apart, ONE_SUM)).any()
+        arrays = np.ones((number, *shape), np.float32)
+        arrays[0, ..., -1] = spoilt
+        assert not np.isfinite(squares_by_products([*map(jnp.asarray, arrays)], apart, ONE_SUM)).any()
 
 
 @pytest.mark.parametrize(
