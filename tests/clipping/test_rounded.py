@@ -460,8 +460,8 @@ def test_squares_that_a_product_adds_up_are_never_below_the_true_ones(
     worst = 1 + BFLOAT16.square_roundoff * 1.02 + sum_of_squares_error(own) + number * UNIT_ROUNDOFF
     axes = (0, *(i + 1 for i in range(len(shape)) if i not in apart))
 
-    def found_and_true(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        arrays = np.float32(x)
+    def found_and_true(x: np.ndarray) -> tuple[Any, Any]:
+        arrays = x.astype(np.float32)
         found = np.float64(jax.jit(squares_by_products, static_argnums=(1, 2))([*arrays], apart, ONE_SUM))
         true = np.sum(np.square(np.float64(arrays)), axis=axes)
         assert found.shape == true.shape
