@@ -71,8 +71,8 @@ def main(options: Options) -> None:
         here = record.find_device(target.device)
         is_here = here is not None and here.model == target.kind
         for workload in options.workloads:
-            found = _compiled(python, target, workload, options.methods, console, here=is_here)
-            failed |= not found
+            found, ended_well = _compiled(python, target, workload, options.methods, console, here=is_here)
+            failed |= not found or not ended_well
             if found:
                 _kept(options.results, target, workload, found)
                 console.print(compiler_report.table(target, found))
@@ -92,7 +92,8 @@ def _check(results: Path) -> str | None:
         return None
     console = Console(width=_COLUMNS)
     only = ("gradient", "clipped", "noise", "private step")
-    found = _compiled(python, target, workload, ("ghost",), console, here=False, only=only, optimizers=_OPTIMIZERS)
+    how: dict[str, Any] = {"here": False, "only": only, "optimizers": _OPTIMIZERS}
+    found, _ = _compiled(python, target, workload, ("ghost",), console, **how)
     if not found:
         print("not checked: the compiler is installed and doesn't run here")
         return None
@@ -121,8 +122,8 @@ def _compiled(
     here: bool,
     only: tuple[str, ...] = ("",),
     optimizers: tuple[str, ...] = (),
-) -> list[dict[str, Any]]:
-    """The figures of each program of a workload that could be compiled, as its process gives them.
+) -> tuple[list[dict[str, Any]], bool]:
+    """The figures of each program of a workload that could be compiled, and whether its process ended well.
 
     Args:
         python: of the compiler's environment.
@@ -138,9 +139,11 @@ def _compiled(
 
 
 def _kept(results: Path, target: Target, workload: str, found: list[dict[str, Any]]) -> None:
-    """Write what was found beside what there is of other workloads."""
+    """Write what was found, and by which commit, beside what there is of other workloads and programs."""
+    own = {each["program"] for each in found}
     before = _written(results / _FOLDER, target)
-    programs = [each for each in before if each["workload"] != workload] + found
+    programs = [each for each in before if each["workload"] != workload or each["program"] not in own]
+    programs += [each | {"commit": record.commit()} for each in found]
     programs.sort(key=lambda each: list(WORKLOADS).index(each["workload"]))
     content = {"estimated_by": "a compiler; nothing was measured", "programs": programs}
     record.write(results, target.name, content, record.Device(_FOLDER, target.kind))

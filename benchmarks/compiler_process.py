@@ -21,8 +21,8 @@ def compiler_of(target: Target) -> str:
 
 def compiled_by(
     python: Path, script: Path, asked: dict[str, Any], console: Console, title: str
-) -> list[dict[str, Any]]:
-    """The figures of each program that could be compiled.
+) -> tuple[list[dict[str, Any]], bool]:
+    """The figures of each program that could be compiled, and whether the process ended well.
 
     Args:
         python: of the compiler's environment.
@@ -53,4 +53,4 @@ def compiled_by(
             last = [line.strip() for line in errors if line.strip()][-1:]
             said = " ".join(last) or f"it ended with {process.returncode}"
             console.print(f"{title}: {said}", markup=False)
-    return found
+    return found, process.returncode == 0

@@ -84,7 +84,8 @@ def _compiled(
         asked |= {"batch_size": batch_size, "num_examples": _NUM_EXAMPLES, "by_rows": workload in _BY_ROWS}
         title = f"{topology}, {workload}, {layout}, B {batch_size}"
         known = {"scaling": scaling, "commit": record.commit()}
-        found += [known | each for each in compiled_by(python, _SCRIPT, asked, console, title)]
+        figures, _ = compiled_by(python, _SCRIPT, asked, console, title)
+        found += [known | each for each in figures]
     return found
 
 

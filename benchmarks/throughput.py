@@ -24,11 +24,12 @@ import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"  # the device is for the libraries' processes
 
+import json
 import math
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -275,19 +276,24 @@ def main(options: Options) -> None:
             if not usual and any(cell.workload == workload for cell in cells):
                 modes = {name: _fastest(cells, workload, LIBRARIES[name]) for name in options.only}
             cells += comparison.measure(workload, size, modes, epoch=whole)
-            throughput_report.write(save(cells, [], finished=False) / f"{_name(options)}.json")
+            throughput_report.write(save(cells, [], finished=False))
             bar.advance(task)
         looks_for_largest = "cnn" in options.workloads and not options.quick and not options.batch_sizes
         largest = _largest(comparison, cells, "cnn") if looks_for_largest else []
-    folder = save(cells, largest, finished=True)
-    print(throughput_report.write(folder / f"{_name(options)}.json"))
-    print(f"written to {folder}")
+    path = save(cells, largest, finished=True)
+    print(throughput_report.write(path))
+    print(f"written to {path.parent}")
+    wrong = [cell.library for cell in cells if cell.library == "jaxdp" and cell.problem == "disagrees"]
+    if wrong or all(cell.problem for cell in cells):
+        sys.exit(
+            "jaxdp disagrees with the exact answer" if wrong else "nothing could be measured: see the reasons above"
+        )
 
 
 def _saved(
     options: Options, device: record.Device, started: float, cells: list[Cell], largest: list[Cell], *, finished: bool
 ) -> Path:
-    """Write what there is so far; returns the folder."""
+    """Write what there is so far; returns where."""
     content = {
         "precision": options.precision,
         "threads": options.threads,
@@ -297,12 +303,20 @@ def _saved(
         "cells": [asdict(cell) for cell in cells],
         "largest": [asdict(cell) for cell in largest],
     }
-    return record.write(options.results, _name(options), content, device)
+    begun = _begun(options, options.results / device.folder)
+    name = _name(options) if finished else begun
+    folder = record.write(options.results, name, content, device)
+    if finished and begun != name:
+        for path in folder.glob(f"{begun}.*"):
+            path.unlink()
+    return folder / f"{name}.json"
 
 
 def _left(options: Options, device: record.Device) -> tuple[list[Cell], float]:
     """The cells that a run which was broken off has measured, and for how many seconds it ran."""
-    path = options.results / device.folder / f"{_name(options)}.json"
+    folder = options.results / device.folder
+    path, whole = (folder / f"{name}.json" for name in (_begun(options, folder), _name(options)))
+    path = path if path.exists() else whole
     if not path.exists():
         sys.exit(f"--resume: there is no {path}: leave the option out")
     left, cells = throughput_report.read(path)
@@ -323,6 +337,10 @@ def _check(options: Options) -> None:
     for asked, known, what in ((options.only, LIBRARIES, "library"), (options.workloads, WORKLOADS, "workload")):
         if unknown := [name for name in asked if name not in known]:
             sys.exit(f"there is no {what} named {', '.join(unknown)}: choose of {', '.join(known)}")
+    if options.quick and (options.workloads != WORKLOADS or options.batch_sizes):
+        sys.exit(
+            "--quick measures the CNN alone, at its usual size: leave out --workloads and --batch-sizes, or --quick"
+        )
     if not options.only or not options.workloads:
         sys.exit("nothing to measure: give --only and --workloads at least one name each")
     for name, value in (
@@ -356,8 +374,16 @@ def _name(options: Options) -> str:
     name = "throughput" if options.precision == "float32" else f"throughput-{options.precision}"
     if options.quick:
         return f"{name}-quick"
-    whole = (options.only, options.workloads, options.batch_sizes) == (tuple(LIBRARIES), WORKLOADS, ())
+    usual = {each.name: each.default for each in fields(Options)}
+    whole = all(getattr(options, each) == usual[each] for each in ("only", "workloads", "batch_sizes", "limit_seconds"))
     return name if whole else f"{name}-part"
+
+
+def _begun(options: Options, folder: Path) -> str:
+    """The name of what a run has until all is there: another one where there are finished results, which stay until then."""
+    path = folder / f"{_name(options)}.json"
+    is_finished = path.exists() and json.loads(path.read_text())["finished"]
+    return f"{_name(options)}-unfinished" if is_finished else _name(options)
 
 
 def _plan(options: Options) -> list[tuple[str, int]]:

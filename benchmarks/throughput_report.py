@@ -86,7 +86,15 @@ def _of(cells: list[Cell], key: tuple[str, int], library: str) -> list[Cell]:
 
 def _tables(record: dict[str, Any], cells: list[Cell]) -> str:
     libraries = list(dict.fromkeys(cell.library for cell in cells))
-    versions = {name: version for cell in cells for name, version in cell.versions.items()}
+    libraries_of: dict[str, dict[str, list[str]]] = {}
+    for cell in cells:
+        for name, version in cell.versions.items():
+            whose = libraries_of.setdefault(name, {}).setdefault(version, [])
+            whose += [cell.library] if cell.library not in whose else []
+    versions = {
+        name: ", ".join(each if len(own) == 1 else f"{each} ({', '.join(whose)})" for each, whose in own.items())
+        for name, own in libraries_of.items()
+    }
     parts = [
         "# Throughput, side by side",
         f"`{' '.join(record['command'])}` on {record['processor']} ({record['device']}), {record['threads']} threads, "
