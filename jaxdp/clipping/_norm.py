@@ -139,9 +139,14 @@ def sum_of_squares(
 
 
 def are_added_up_by_products(shape: Sequence[int], apart: Sequence[int]) -> bool:
-    """Whether there are so many entries on several axes, the last among them, that `squares_by_products` costs less."""
-    own = [size for axis, size in enumerate(shape) if axis not in apart]
-    return len(shape) - 1 not in apart and math.prod(own[:-1]) > 1 and own[-1] <= ONE_SUM and math.prod(own) >= _MANY
+    """Whether there are so many entries on several axes, the last among them, that `squares_by_products` costs less.
+
+    Axes of a single entry don't count: the product runs over the last one of the others.
+    """
+    axes = [axis for axis, size in enumerate(shape) if size != 1 or axis in apart]
+    own = [shape[axis] for axis in axes if axis not in apart]
+    ends_in_own = bool(axes) and axes[-1] not in apart
+    return ends_in_own and math.prod(own[:-1]) > 1 and own[-1] <= ONE_SUM and math.prod(own) >= _MANY
 
 
 def squares_by_products(
@@ -162,8 +167,9 @@ def squares_by_products(
     last = squares.ndim - 1
     entries = len(arrays) * math.prod(size for axis, size in enumerate(squares.shape) if axis not in apart)
     ones = jnp.ones((squares.shape[last], _COLUMNS), jnp.bfloat16)
+    over_last: Any = (((last,), (0,)), ((), ()))
     by_column = jax.lax.dot_general(
-        squares.astype(jnp.bfloat16), ones, (((last,), (0,)), ((), ())), preferred_element_type=jnp.float32
+        squares.astype(jnp.bfloat16), ones, over_last, precision="default", preferred_element_type=jnp.float32
     )
     x, own = _in_sums(by_column[..., 0], [axis for axis in range(last) if axis not in apart], at_once)
     return jnp.sum(x, axis=own) + jnp.float32(entries * 2 * SMALLEST)

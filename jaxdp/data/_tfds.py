@@ -187,7 +187,8 @@ def _named(name: str, folder: Path) -> Iterator[None]:
     except Exception as error:
         why = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UsageError(
-            f"dataset {name!r} in {folder} can't be read ({why.strip()}): it is damaged, prepare it anew"
+            f"dataset {name!r} in {folder} can't be read ({why.strip()}): where its files may be read, it is damaged; prepare it "
+            "anew"
         ) from error
 
 

@@ -25,6 +25,7 @@ from jaxdp.clipping._arithmetic import BFLOAT16, TENSORFLOAT32, arithmetic_of
 from jaxdp.clipping._norm import (
     ONE_SUM,
     UNIT_ROUNDOFF,
+    are_added_up_by_products,
     gamma,
     squares_by_products,
     sum_of_squares,
@@ -507,3 +508,47 @@ def test_formed_gradients_whose_squares_a_product_adds_up_are_clipped(cancel: fl
         _, norms = loop(two_sided, params, batch, np.ones(4, bool), math.inf)
         np.testing.assert_allclose(jax.jit(grad_fn)(params, batch).norms, norms, rtol=1e-2)
         assert lengths.min() > 0.09
+
+
+@pytest.mark.parametrize(
+    ("shape", "apart", "by_products"),
+    [
+        ((2, 64, 64), (0,), True),
+        ((2, 64, 1, 64, 1), (0,), True),
+        ((2, 2**18, 1), (0,), False),
+        ((2, 2**18), (0,), False),
+        ((2, 8192, 4, 1), (0, 2), False),
+        ((2, 2**15, 2**15), (0,), False),
+        ((2, 8, 8), (0,), False),
+        ((), (), False),
+        ((1, 1), (), False),
+    ],
+)
+def test_products_add_up_squares_of_several_axes_none_of_which_is_too_long(
+    shape: tuple[int, ...], apart: tuple[int, ...], by_products: bool
+) -> None:
+    assert are_added_up_by_products(shape, apart) == by_products
+
+
+def test_a_column_of_a_million_weights_is_clipped() -> None:
+    """Its squares, one of 1 and the others below what float32 adds to 1, aren't added up in one product."""
+    number = 2**20
+    x = np.full((1, 2, number), 2.0**-12, np.float32)
+    x[0, 0, 0], x[0, 1] = 1, 0
+    loss = lambda w, example: jnp.sum(example @ w * jnp.array([[1.0], [2.0**-30]]))
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=0.5, precision="bfloat16", method="ghost")
+    out = jax.jit(lambda w, x: grad_fn(w, x).grads)(jnp.zeros((number, 1)), jnp.asarray(x))
+    assert norm_of(out) <= 0.5 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("precision", ["F16_F16_F16", None])
+def test_squares_are_added_up_in_float32_whatever_jax_multiplies_by_default(precision: str | None) -> None:
+    rng = np.random.default_rng(0)
+    x, w = jnp.asarray(rng.normal(size=(2, 96, 64)), jnp.float32), jnp.asarray(rng.normal(size=(64, 64)), jnp.float32)
+    product = lambda example, w: jnp.dot(example, w, precision=jax.lax.Precision.DEFAULT)
+    loss = lambda w, example: jnp.sum(jnp.tanh(product(example, w)) * 1e-5)
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=1e-4, precision="bfloat16", method="ghost")
+    (leaf,) = grad_fn.explain(w, x).leaves
+    assert leaf.how == "dropped"
+    with jax.default_matmul_precision(precision):
+        assert parts(grad_fn, w, x).max() <= 1e-4 * (1 + 1e-6)

@@ -168,7 +168,8 @@ def test_damage_is_told_with_the_data_set(
     shutil.copytree(tfds_dir, tmp_path / "tfds")
     damage(tmp_path / "tfds" / "mnist" / "3.0.1")
     with pytest.raises(
-        jaxdp.UsageError, match=r"dataset 'mnist' in .* can't be read \(.*\): it is damaged, prepare it anew"
+        jaxdp.UsageError,
+        match=r"dataset 'mnist' in .* can't be read \(.*\): where its files may be read, it is damaged; prepare it anew",
     ):
         data.load_labelled("mnist", tmp_path / "tfds")
     assert not (tmp_path / "cache").exists()

@@ -17,7 +17,7 @@ A gradient that is formed and kept needs none of this: what is added up is what 
   rounded, longer by \(1 + \delta\) at most; and \(\lVert A\rVert_2^2 = \lVert K\rVert_2 \le \lVert K\rVert_F\);
 - formed: each entry of M is off by \(\gamma_T \sum_t |a_t| \otimes |g_t|\), and so M by \(\gamma_T R\). What rounding adds is
   taken as \(\delta R\) here, since there is no K: up to \(\delta\sqrt T\) of the norm where rows have nothing in common.
-  On a TPU its matrix unit adds up the squares, each rounded to bfloat16: their root is off by \(\delta / 2\), relatively.
+  On a TPU its matrix unit adds up the squares, each rounded to bfloat16 or cut off: their root is off by \(\delta\), relatively.
 
 Lengths in R that a matrix unit adds up are made longer by what rounding may have taken from them.
 
@@ -217,7 +217,7 @@ def norm_of_formed(
     """
     below = 2 * SMALLEST * sum(map(math.prod, shapes))
     value = jnp.sqrt(sum((total[:, 0] for total in totals), jnp.float32(below)))
-    worst = max(map(sum_of_squares_error, shapes)) + len(shapes) * UNIT_ROUNDOFF + arithmetic.square_roundoff * 0.51
+    worst = max(map(sum_of_squares_error, shapes)) + len(shapes) * UNIT_ROUNDOFF + arithmetic.square_roundoff
     reach = sum((_reach(*use, LOOSELY).upper for use in zip(sites, lengths, strict=True)), jnp.float32(0))
     rows = sum(site.layout.rows for site in sites) + len(sites)
     reach *= jnp.float32((1 + arithmetic.factor_roundoff) ** 2)
