@@ -108,8 +108,9 @@ def gathered(content: bytes) -> list[bytes]:
     _check_devices()
     lengths = [_length(row) for row in multihost_utils.process_allgather(_as_row(len(content)))]
     found: list[list[bytes]] = [[] for _ in lengths]
-    for start in range(0, max(lengths), _AT_ONCE):
-        most = min(_AT_ONCE, max(lengths) - start)
+    longest = max(lengths)
+    for start in range(0, longest, _AT_ONCE):
+        most = min(_AT_ONCE, longest - start)
         piece = np.frombuffer(content, np.uint8)[start : start + most]
         rows = multihost_utils.process_allgather(np.pad(piece, (0, most - len(piece))))
         for parts, row, length in zip(found, rows, lengths, strict=True):

@@ -144,6 +144,25 @@ def from_both_sides(w: Any, example: Any) -> Any:
 LONG = 160  # entries of rows that are too many for sums over all pairs at once
 
 
+def assert_long_rows_are_clipped(
+    loss: Any, rows: int, shape: tuple[int, ...], cancel: float | None, precision: str, how: str, least: float
+) -> None:
+    """Rows that cancel but for a part, or of random numbers, whose parts are then no shorter than so much."""
+    batch = batches(3, 4, rows, LONG, LONG, cancel or 0.0, ROUNDOFF[precision])
+    if cancel is None:
+        batch = tuple(jax.random.normal(jax.random.key(i), (4, rows, LONG)) for i in range(2))
+    params = jnp.zeros(shape)
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=0.1, method="ghost", precision=precision)
+    (leaf,) = grad_fn.explain(params, batch).leaves
+    assert leaf.how == how
+    lengths = parts(grad_fn, params, batch)
+    assert lengths.max() <= 0.1 * (1 + 1e-6)
+    if cancel is None:
+        _, norms = loop(loss, params, batch, np.ones(4, bool), math.inf)
+        np.testing.assert_allclose(jax.jit(grad_fn)(params, batch).norms, norms, rtol=1e-2)
+        assert lengths.min() > least
+
+
 @pytest.mark.parametrize("precision", sorted(ROUNDOFF))
 @pytest.mark.parametrize(
     ("loss", "rows", "matrices"),
@@ -153,19 +172,8 @@ LONG = 160  # entries of rows that are too many for sums over all pairs at once
 def test_many_rows_are_clipped_by_the_numbers_that_are_added_up(
     loss: Any, rows: int, matrices: int | None, cancel: float | None, precision: str
 ) -> None:
-    batch = batches(3, 4, rows, LONG, LONG, cancel or 0.0, ROUNDOFF[precision])
-    if cancel is None:
-        batch = tuple(jax.random.normal(jax.random.key(i), (4, rows, LONG)) for i in range(2))
-    params = jnp.zeros((LONG, LONG) if matrices is None else (matrices, LONG, LONG))
-    grad_fn = jaxdp.clipped_grad(loss, clip_norm=0.1, method="ghost", precision=precision)
-    (leaf,) = grad_fn.explain(params, batch).leaves
-    assert leaf.how == "rows"
-    lengths = parts(grad_fn, params, batch)
-    assert lengths.max() <= 0.1 * (1 + 1e-6)
-    if cancel is None:
-        _, norms = loop(loss, params, batch, np.ones(4, bool), math.inf)
-        np.testing.assert_allclose(jax.jit(grad_fn)(params, batch).norms, norms, rtol=1e-2)
-        assert lengths.min() > 0.095
+    shape = (LONG, LONG) if matrices is None else (matrices, LONG, LONG)
+    assert_long_rows_are_clipped(loss, rows, shape, cancel, precision, "rows", 0.095)
 
 
 @pytest.mark.parametrize("precision", sorted(ROUNDOFF))
@@ -494,20 +502,7 @@ def test_any_model_is_clipped_where_products_add_up_squares(name: str, monkeypat
 
 @pytest.mark.parametrize("cancel", [1e-3, None])
 def test_formed_gradients_whose_squares_a_product_adds_up_are_clipped(cancel: float | None) -> None:
-    rows = 200
-    batch = batches(3, 4, rows, LONG, LONG, cancel or 0.0)
-    if cancel is None:
-        batch = tuple(jax.random.normal(jax.random.key(i), (4, rows, LONG)) for i in range(2))
-    params = jnp.zeros((LONG, LONG))
-    grad_fn = jaxdp.clipped_grad(two_sided, clip_norm=0.1, method="ghost", precision="bfloat16")
-    (leaf,) = grad_fn.explain(params, batch).leaves
-    assert leaf.how == "dropped"
-    lengths = parts(grad_fn, params, batch)
-    assert lengths.max() <= 0.1 * (1 + 1e-6)
-    if cancel is None:
-        _, norms = loop(two_sided, params, batch, np.ones(4, bool), math.inf)
-        np.testing.assert_allclose(jax.jit(grad_fn)(params, batch).norms, norms, rtol=1e-2)
-        assert lengths.min() > 0.09
+    assert_long_rows_are_clipped(two_sided, 200, (LONG, LONG), cancel, "bfloat16", "dropped", 0.09)
 
 
 @pytest.mark.parametrize(
