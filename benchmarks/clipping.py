@@ -8,7 +8,7 @@ The denominator is the faster of two non-private gradients of the same model and
 per-example loss under `vmap`. Beside them stands the non-private gradient in microbatches as large as those of "auto", since
 on a CPU a part of the speed is theirs. All are compiled as `make_step` has its steps compiled. All methods of a workload run
 interleaved in one process; medians are reported. Prints a table, and writes it with a plot, the hardware, the versions and the
-command to benchmarks/results/DEVICE/.
+command to benchmarks/results/DEVICE/. A part of this, where the whole was measured before, goes to clipping-part.json.
 """
 
 import json
@@ -84,6 +84,8 @@ def main(options: Options) -> None:
     """Measure, print, write."""
     if unknown := set(options.workloads) - set(WORKLOADS):
         sys.exit(f"unknown workloads {sorted(unknown)}; known: {', '.join(WORKLOADS)}")
+    if options.pairs < 2:
+        sys.exit(f"--pairs is {options.pairs}: give at least 2, whose spread is drawn")
     if options.sweep:
         _write(options, "clipping-sweep", _sweep(options))
         return
@@ -220,9 +222,17 @@ def _print(variants: list[Variant]) -> None:
     Console().print(table)
 
 
+def _is_part(options: Options, variants: list[Variant]) -> bool:
+    usual = Options()
+    fewer_programs = not set(usual.methods) <= set(options.methods) or options.pairs < usual.pairs
+    return fewer_programs or not set(usual.workloads) <= {v.workload for v in variants}
+
+
 def _write(options: Options, name: str, variants: list[Variant]) -> None:
     rows = [asdict(v) | {"median_milliseconds": v.median} for v in variants]
-    folder = record.write(options.results, name, {"variants": rows})
+    is_part = not options.sweep and _is_part(options, variants)
+    name = record.name_for(options.results, name, is_part=is_part)
+    folder = record.write(options.results, name, {"is_part": is_part, "variants": rows})
     draw(json.loads((folder / f"{name}.json").read_text()), folder / f"{name}.png", sweep=options.sweep)
     print(f"written to {folder}")
 

@@ -17,12 +17,13 @@ import start
 import throughput_report as report
 from cells import Cell
 from libraries import LIBRARIES, WORKLOADS, batch_size_of
+from record import short
 from records_rows import measured, searched
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-KINDS = {"CPU": ("cpu",), "GPU": ("nvidia", "amd"), "TPU": ("tpu",)}  # how their folders' names begin
-COMPARISONS = ("throughput.json", "throughput-fast.json", "throughput-fast-part.json")  # the fullest first
+KINDS = ("CPU", "GPU", "TPU")
+COMPARISONS = tuple(f"throughput{each}.json" for each in ("", "-fast", "-part", "-fast-part"))  # the fullest first
 PEERS = tuple(name for name in LIBRARIES if name != "jaxdp")
 
 
@@ -93,8 +94,8 @@ def weights() -> str:
 def throughput() -> str:
     """A table for each device that was measured, and the kinds of device that weren't."""
     parts = []
-    for kind, beginnings in KINDS.items():
-        folders = [folder for folder in sorted(RESULTS.iterdir()) if folder.name.startswith(beginnings)]
+    for kind in KINDS:
+        folders = [folder for folder in sorted(RESULTS.iterdir()) if _kind(folder) == kind]
         parts += [_table(path) for folder in folders for path in _fullest(folder)] or [
             f"{kind}: not timed, none was at hand; what its compiler expects stands below."
         ]
@@ -107,14 +108,19 @@ def timed() -> str:
         (path, json.loads(path.read_text()))
         for name in ("clipping.json", "clipping-earlier.json")  # time on an accelerator ends before the models do
         for path in sorted(RESULTS.glob(f"*/{name}"))
-        if not path.parent.name.startswith(KINDS["CPU"])
+        if _kind(path.parent) != "CPU"
     ]
     return "\n\n".join(
-        f"{record['processor']}, JAX {record['versions']['jax']}, commit {record['commit'][:9]}:\n\n"
+        f"{record['processor']}, JAX {record['versions']['jax']}, commit {short(record['commit'])}:\n\n"
         f"{report.markdown(clipping.HEADINGS, clipping.rows(record))}\n\n"
         f"![Clipped gradients and private steps over plain ones](../{path.with_suffix('.png').relative_to(ROOT)})"
         for path, record in found
     )
+
+
+def _kind(folder: Path) -> str:
+    """Of the device that a folder is named after; GPUs have names of many kinds."""
+    return next((kind for kind in ("CPU", "TPU") if folder.name.startswith(kind.lower())), "GPU")
 
 
 def _fullest(folder: Path) -> list[Path]:
@@ -135,7 +141,7 @@ def _table(path: Path) -> str:
     folder = path.parent.relative_to(ROOT)
     return (
         f"{record['processor']}, {record['threads']} cores, products in {report.PRODUCTS[record['precision']]}, commit "
-        f"{record['commit'][:9]}; how many times as fast as each peer "
+        f"{short(record['commit'])}; how many times as fast as each peer "
         f"jaxdp takes whole private steps:\n\n{report.markdown(headings, rows)}\n\n"
         f"![Examples a second, by library and model](../{folder}/{path.stem}.png)\n\n"
         f"[All figures](../{folder}/{path.stem}.md): modes, non-private steps, clipped gradients alone, compilation, memory, "

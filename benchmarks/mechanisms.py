@@ -2,10 +2,12 @@
 
     python benchmarks/mechanisms.py
 
-Prints the first call, which compiles, and the median of the others, and writes both to benchmarks/results/DEVICE/mechanisms.json.
+Prints the first call, which compiles, and the median of the others, and writes both to benchmarks/results/DEVICE/mechanisms.json
+(to mechanisms-part.json what is less than lies there).
 """
 
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +38,8 @@ class Options:
 
 def main(options: Options) -> None:
     """Measure, print and write."""
+    if options.repeats < 1 or options.draws < 10:
+        sys.exit(f"--repeats is {options.repeats} and --draws {options.draws}: give at least 1 and 10")
     values, answers = jnp.zeros(options.draws), jnp.zeros(options.draws, jnp.int32)
     scores = jnp.zeros((options.draws // 10, 10))
     ways: dict[str, Callable[[Any], Any]] = {
@@ -59,7 +63,10 @@ def main(options: Options) -> None:
     for row in rows:
         table.add_row(row["mechanism"], f"{row['first_seconds']:.2f}", f"{row['median_seconds']:.3f}")
     Console().print(table)
-    folder = record.write(options.results, "mechanisms", {"draws": options.draws, "rows": rows})
+    usual = Options()
+    is_part = options.draws < usual.draws or options.repeats < usual.repeats
+    name = record.name_for(options.results, "mechanisms", is_part=is_part)
+    folder = record.write(options.results, name, {"is_part": is_part, "draws": options.draws, "rows": rows})
     print(f"written to {folder}")
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from record import short
+
 from jaxdp._outputs import written
 from jaxdp.runs._pictures import COLORS as COLORS, new_figure as new_figure, panels as panels
 
@@ -63,7 +65,7 @@ def save(figure: Any, path: Path, record: dict[str, Any] | None = None) -> None:
 
 def _measured_on(record: dict[str, Any]) -> str:
     processor = record.get("processor") or record["machine"]
-    return f"{processor}, {record['device']}; JAX {record['versions']['jax']}, commit {record['commit'][:9]}"
+    return f"{processor}, {record['device']}; JAX {record['versions']['jax']}, commit {short(record['commit'])}"
 
 
 def main() -> None:

@@ -67,6 +67,19 @@ def write(results: Path, name: str, content: dict[str, Any], device: Device | No
     return folder
 
 
+def name_for(results: Path, name: str, *, is_part: bool) -> str:
+    """NAME, or for a part of a benchmark NAME-part where figures of the whole lie: those stay.
+
+    Args:
+        results: where to write.
+        name: of the benchmark's figures.
+        is_part: whether this run measures less than the script does by itself; to be written among the figures by this name.
+    """
+    path = results / device_name() / f"{name}.json"
+    has_whole = path.exists() and not json.loads(path.read_text()).get("is_part", False)
+    return f"{name}-part" if is_part and has_whole else name
+
+
 def now(device: Device | None = None) -> dict[str, Any]:
     """What figures are taken on, as this process runs; without `device`, on JAX's own."""
     script = Path(sys.argv[0]).name
@@ -82,14 +95,22 @@ def now(device: Device | None = None) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Of this repository, as it is checked out; empty where there is no git to ask."""
+    """Of this repository, as it is checked out, with a + where code was changed since; empty where there is no git to ask."""
     try:
-        asked = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
-        )
+        asked = _git("rev-parse", "HEAD")
+        changed = _git("diff", "--quiet", "HEAD", "--", "../jaxdp", "*.py").returncode == 1
     except OSError:  # there is no git
         return ""
-    return asked.stdout.strip()
+    return asked.stdout.strip() + "+" * changed
+
+
+def short(commit: str) -> str:
+    """As documents show it."""
+    return commit[:9] + "+" * commit.endswith("+")
+
+
+def _git(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", *words], capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
 
 
 def _said(arguments: list[str]) -> list[str]:

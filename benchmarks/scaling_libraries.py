@@ -60,8 +60,10 @@ def _measured(library: str, devices: int, steps: int) -> Row | None:
     if done.returncode:
         print(f"{library} on {devices}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}", file=sys.stderr)
         return None
-    milliseconds = [1e3 * seconds for seconds in json.loads(done.stdout.splitlines()[-1])]
+    told = json.loads(done.stdout.splitlines()[-1])
+    milliseconds = [1e3 * seconds for seconds in told["seconds"]]
     row = {"devices": devices, "library": library, "batch_size": BATCH, "milliseconds": milliseconds}
+    row["versions"] = told["versions"]
     return row | {"median_milliseconds": statistics.median(milliseconds)}
 
 

@@ -6,7 +6,8 @@ A number of runs is drawn, each run draws its learning rate and its clip norm, a
 is right on most training examples, by a count under Gaussian noise, which is a part of each run's event. The noise multiplier is
 the least with which all of that together costs epsilon = 1 at delta = 1e-5, by RDP, the only accountant of such a choice. Batch
 size, epochs and features are those of `jaxdp train`, and what choosing them cost isn't covered. Seeds make it repeatable; a
-search that is to protect somebody has none. Searches that were finished are kept; writes benchmarks/results/DEVICE/search.json.
+search that is to protect somebody has none. Searches that were finished are kept; writes benchmarks/results/DEVICE/search.json,
+or search-part.json for another budget or other runs than lie there.
 """
 
 import json
@@ -62,10 +63,13 @@ def main(options: Options) -> None:
     console.print(
         f"noise multiplier {sigma:.4f}: epsilon {spent:.4f} for the search, {alone:.4f} for one run alone (RDP)"
     )
-    path = options.results / record.device_name() / "search.json"
     setting = {"runs": options.runs, "epsilon": spent, "epsilon_of_one_run": alone, "run": one_run.to_dict()}
+    setting = json.loads(json.dumps(setting))  # as a file has it
+    usual = replace(Options(), seeds=options.seeds, results=options.results)
+    name = record.name_for(options.results, "search", is_part=options != usual)
+    path = options.results / record.device_name() / f"{name}.json"
     before = json.loads(path.read_text()) if path.exists() else {}
-    found = before["searches"] if before.get("setting") == json.loads(json.dumps(setting)) else []
+    found = before["searches"] if before.get("setting") == setting else []
     if left := [seed for seed in options.seeds if seed not in (each["seed"] for each in found)]:
         model = models.classifier(
             "scattering", jaxdp.data.Classes(10), input_shape=data.train_images.shape[1:], input_dtype=np.uint8
@@ -83,7 +87,8 @@ def main(options: Options) -> None:
             trials = [{name: value for name, value in trial.items() if name != "params"} for trial in made]
             found.append({"seed": seed, "test_accuracy": accuracy, "trials": trials})
             console.print(f"search {seed}: {len(made)} runs, the best with {best}: {accuracy}")
-            record.write(options.results, "search", {"setting": setting, "searches": found})
+            content = {"is_part": options != usual, "setting": setting, "searches": found}
+            record.write(options.results, name, content)
     accuracies = [each["test_accuracy"] for each in found if each["test_accuracy"] is not None]
     if accuracies:
         console.print(

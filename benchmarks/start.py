@@ -6,7 +6,7 @@
 Times are of whole processes from start to end, beside one that imports jax and optax alone; of training, until its first line
 comes through a pipe. Weighed is a new environment after `pip install .`, by package; a dependency is charged with what no other
 one of ours brings, and with the seconds that its import takes in a process of its own. Prints tables, and writes start.json to
-RESULTS/DEVICE; `python benchmarks/documents.py` puts them into the documents.
+RESULTS/DEVICE (fewer runs than lie there to start-part.json); `python benchmarks/documents.py` puts them into the documents.
 """
 
 import json
@@ -77,6 +77,9 @@ class Options:
 
 def main(options: Options) -> None:
     """Time, weigh, and tell."""
+    if options.runs < 1:
+        sys.exit(f"--runs is {options.runs}: give at least 1")
+    is_part = options.runs < Options().runs
     path = options.results / record.device_name() / "start.json"
     earlier = json.loads(path.read_text()) if path.exists() else {}
     timed: dict[str, Callable[[], float]] = {name: lambda it=it: _of_process(it) for name, it in COMMANDS.items()}
@@ -86,7 +89,8 @@ def main(options: Options) -> None:
         for name, run in timed.items():
             seconds[name].append(run())
     weights = _weighed() if options.install else earlier.get("packages", {})
-    record.write(options.results, "start", {"runs": options.runs, "seconds": seconds, "packages": weights})
+    content = {"is_part": is_part, "runs": options.runs, "seconds": seconds, "packages": weights}
+    record.write(options.results, record.name_for(options.results, "start", is_part=is_part), content)
     console = Console()
     table = Table("command", "seconds, median", "least", "most")
     for name, found in seconds.items():

@@ -352,6 +352,8 @@ def _check(options: Options) -> None:
             sys.exit(f"--{name} is {value}: give a number above 0")
     if any(size < 16 or size % 16 for size in options.batch_sizes):
         sys.exit(f"--batch-sizes are {options.batch_sizes}: give multiples of 16, which the microbatches divide")
+    if options.device == "cpu" and options.precision != "float32":
+        sys.exit(f"--precision {options.precision} is of GPUs and TPUs: a CPU multiplies in float32; leave it out")
     if options.threads > (cores := len(os.sched_getaffinity(0))):
         sys.exit(f"--threads is {options.threads}: there are {cores} cores")
 
@@ -447,9 +449,9 @@ def _steps_of_an_epoch(cell: Cell) -> int:
 
 
 def _fastest(cells: list[Cell], workload: str, library: Library) -> tuple[str, ...]:
-    """The modes that were its fastest before on a workload: private, and of jaxdp the plain one, too."""
+    """The modes that were its fastest before on a workload: plain, where it has one of its own, and private."""
     modes = []
-    for plain in (True, False) if library.name == "jaxdp" else (False,):
+    for plain in (True, False):
         own = [c for c in cells if (c.workload, c.library, c.is_plain) == (workload, library.name, plain) and c.seconds]
         if own:
             modes.append(min(own, key=lambda cell: cell.median("step")).mode)

@@ -15,6 +15,7 @@ from typing import Any
 from cells import Cell
 from libraries import LIBRARIES
 from pictures import Dot, dots, new_figure, panels, save
+from record import short
 
 HEADINGS = (
     "library",
@@ -98,14 +99,14 @@ def _tables(record: dict[str, Any], cells: list[Cell]) -> str:
     parts = [
         "# Throughput, side by side",
         f"`{' '.join(record['command'])}` on {record['processor']} ({record['device']}), {record['threads']} threads, "
-        f"products in {PRODUCTS[record['precision']]}, commit {record['commit'][:12]}, "
+        f"products in {PRODUCTS[record['precision']]}, commit {short(record['commit'])}, "
         f"{record['minutes']:.0f} minutes{'' if record['finished'] else ', then broken off'}. Versions: "
         + ", ".join(f"{n} {v}" for n, v in sorted(versions.items()))
         + ".",
         "Each library's fastest mode, its tutorials' mode where that is another, and its fastest step without privacy; medians "
         "of all calls, in brackets from the slowest to the fastest. The peak is that of the device, or on a CPU of the whole "
         "process, its libraries and compiler included. Optax and jax-privacy have JAX's own non-private step, which is jaxdp's "
-        "row.",
+        "row. At further batch sizes of a workload only the modes that were fastest at its first were tried.",
     ]
     for key in keys(cells):
         parts += [f"## {key[0]}, B = {key[1]}", _table(cells, key, libraries), _left_out(cells, key)]
@@ -117,7 +118,8 @@ def _table(cells: list[Cell], key: tuple[str, int], libraries: list[str]) -> str
     rows = []
     for library in libraries:
         shown = [best(cells, key, library), tutorial(cells, key, library), best(cells, key, library, plain=True)]
-        plain = shown[2] or best(cells, key, "jaxdp", plain=True)
+        has_own = any(cell.is_plain and cell.library == library for cell in cells)
+        plain = shown[2] if has_own else best(cells, key, "jaxdp", plain=True)
         for cell in dict.fromkeys(map(id, filter(None, shown))):
             rows.append(_row(cells, next(c for c in shown if id(c) == cell), plain))
     return markdown(HEADINGS, rows)

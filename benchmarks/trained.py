@@ -34,7 +34,7 @@ def recipe_of(words: Iterable[str]) -> dict[str, Any]:
 
 
 def figures_of(words: tuple[str, ...], seed: int, room: Path, *, again: bool = False) -> Figures:
-    """Run, or go on, or read what is there already: what came out after the last step.
+    """Run, or go on, or read what is there already: what came out after the last step, and the commit that began it.
 
     Args:
         words: of the command, "train" or "pate" and its options.
@@ -44,14 +44,20 @@ def figures_of(words: tuple[str, ...], seed: int, room: Path, *, again: bool = F
     """
     whole = json.dumps([words, recipe_of(words), seed])
     folder = room / hashlib.sha256(whole.encode()).hexdigest()[:16]
-    if (folder / "config.json").exists() and not again:
+    goes_on = (folder / "config.json").exists() and not again
+    if goes_on:
         given = (words[0], "--resume", str(folder))
     else:
         shutil.rmtree(folder, ignore_errors=True)
         given = (*words, "--seed", str(seed), "--output", str(folder))
-    subprocess.run([sys.executable, "-m", "jaxdp.cli", *given], check=True)
+    ended = subprocess.run([sys.executable, "-m", "jaxdp.cli", *given], check=False)
+    begun_by = folder / "commit"  # a run that lies there isn't of today's code
+    if folder.exists() and not goes_on:
+        begun_by.write_text(record.commit())
+    ended.check_returncode()
     summary = json.loads((folder / "private" / "summary.json").read_text())
-    return {"seed": seed, **{name: summary[name] for name in _KEPT if name in summary}, "commit": record.commit()}
+    commit = begun_by.read_text() if begun_by.exists() else ""
+    return {"seed": seed, **{name: summary[name] for name in _KEPT if name in summary}, "commit": commit}
 
 
 def mean(figures: list[Figures]) -> float:

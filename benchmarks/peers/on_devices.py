@@ -3,9 +3,11 @@
     python on_devices.py LIBRARY DEVICES WORKLOAD BATCH_SIZE STEPS
 
 JAX's host is divided into so many devices by XLA_FLAGS, the batch over them, and every one has all parameters. Opacus has a
-process for each device instead, over gloo. Prints the seconds of each step, after those that compile, as a line of JSON.
+process for each device instead, over gloo. Prints the seconds of each step, after those that compile, and the version of what
+computes, as a line of JSON.
 """
 
+import importlib.metadata
 import json
 import os
 import sys
@@ -166,4 +168,6 @@ LIBRARIES = {"jaxdp": jaxdp_steps, "jax-privacy": jax_privacy_steps, "opacus": o
 
 if __name__ == "__main__":
     library, *numbers = sys.argv[1:]
-    print(json.dumps(LIBRARIES[library](int(numbers[0]), numbers[1], int(numbers[2]), int(numbers[3]))))
+    seconds = LIBRARIES[library](int(numbers[0]), numbers[1], int(numbers[2]), int(numbers[3]))
+    under = "torch" if library == "opacus" else "jax"
+    print(json.dumps({"seconds": seconds, "versions": {under: importlib.metadata.version(under)}}))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -88,6 +89,37 @@ def test_results_of_another_machine_are_not_overwritten(tmp_path: Path) -> None:
     path.write_text(json.dumps({"processor": "another"}))
     with pytest.raises(SystemExit, match=r"is of another machine \(another"):
         throughput.main(throughput.Options(results=tmp_path))
+
+
+def test_a_part_is_written_beside_what_was_measured_of_the_whole(tmp_path: Path) -> None:
+    assert record.name_for(tmp_path, "times", is_part=True) == "times"
+    record.write(tmp_path, "times", {"is_part": True})
+    assert record.name_for(tmp_path, "times", is_part=True) == "times"
+    record.write(tmp_path, "times", {})
+    assert record.name_for(tmp_path, "times", is_part=True) == "times-part"
+    assert record.name_for(tmp_path, "times", is_part=False) == "times"
+
+
+def test_a_commit_says_whether_code_was_changed_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = lambda *words: (
+        subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    )
+    scripts, package = tmp_path / "benchmarks", tmp_path / "jaxdp"
+    for folder in (scripts, package):
+        folder.mkdir()
+        (folder / "one.py").write_text("1\n")
+    git("init", "--quiet")
+    git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "one")
+    whole = git("rev-parse", "HEAD").strip()
+    monkeypatch.setattr(record, "__file__", str(scripts / "record.py"))
+    (scripts / "results.json").write_text("{}")
+    assert record.commit() == whole
+    for folder in (scripts, package):
+        (folder / "one.py").write_text("2\n")
+        assert record.commit() == f"{whole}+"
+        (folder / "one.py").write_text("1\n")
+    assert record.short(f"{whole}+") == f"{whole[:9]}+"
 
 
 def test_what_a_run_of_the_same_options_left_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
