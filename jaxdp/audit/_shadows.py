@@ -15,15 +15,13 @@ from .._errors import UsageError
 from .._processes import all_well
 from .._types import LossFn, Params
 from ..clipping._inputs import taking_rng_as
-from ..jaxprs import for_cpus
 from ..noise._keys import Domain, own_key
 from ..pate._agreement import agree_on
-from ..pate._shards import check_inputs, check_records
+from ..pate._shards import check_records
 from ..pate._side_by_side import SideBySide, stacked
-from ..pate._teachers import Course, real_logits
+from ..pate._teachers import Course, of_each_input
 from ..transforms import check_transform
 
-_ROWS = 1000  # inputs that a model scores at a time
 _MOST = 2**16
 
 
@@ -60,7 +58,8 @@ class Shadows:
             UsageError: for inputs without a common leading axis; and in every process, where they differ in the models or the
                 inputs.
         """
-        program = all_well(lambda: SideBySide(_logits(logits_fn, inputs)))
+        as_they_are = lambda logits: logits.astype(jnp.float32)
+        program = all_well(lambda: SideBySide(of_each_input(logits_fn, inputs, as_they_are)))
         agree_on(shadows=self.params, inputs=inputs)
         params_of = lambda shadows: (jax.tree.map(lambda leaf: leaf[shadows], self.params),)
         return np.concatenate([*program.map(params_of, range(len(self.members)))])
@@ -157,7 +156,7 @@ def _prepared(
         )
     always = np.setdiff1d(np.arange(examples, dtype=np.int32), chosen)
     size = len(always) + len(chosen) // 2
-    on_device = _on_device("data", data)
+    on_device = jax.device_put(jax.tree.map(np.asarray, data))  # wherever it was laid out before
     row_of = lambda row: jax.tree.map(lambda leaf: leaf[row], on_device)
     by_row = taking_rng_as(loss_fn, lambda params, row, **rng: loss_fn(params, row_of(row), **rng))
     program = SideBySide(Course(by_row, init_fn, optimizer, epochs, batch_size, size), at_once)
@@ -166,22 +165,6 @@ def _prepared(
     rows = np.stack([np.concatenate([always, chosen[of_one]]) for of_one in members])
     keys = jax.random.split(of_models, number)
     return program, keys, rows, chosen, members
-
-
-def _logits(logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Callable[[Any], Float[Array, "examples classes"]]:
-    """The function from one model's parameters to what it says of these inputs, a part of them at a time."""
-    _checks.function("logits_fn", logits_fn, "give a function of (params, input)")
-    examples = check_inputs(inputs)
-    on_device = _on_device("inputs", inputs)
-    one = lambda params: lambda row: real_logits(logits_fn(params, jax.tree.map(lambda leaf: leaf[row], on_device)))
-    all_of = lambda params: jax.lax.map(one(params), jnp.arange(examples), batch_size=min(_ROWS, examples))
-    return lambda params: for_cpus(all_of, params).astype(jnp.float32)
-
-
-def _on_device(name: str, tree: Any) -> Any:
-    """A pytree of anything that is an array, as JAX's, wherever it was laid out before."""
-    on_host = lambda leaf: np.asarray(_checks.array(name, leaf, "give arrays of numbers"))
-    return jax.device_put(jax.tree.map(on_host, tree))
 
 
 def _halves(key: Key[Array, ""], shadows: int, candidates: int) -> Bool[np.ndarray, "shadows candidates"]:

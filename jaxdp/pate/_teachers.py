@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int32, Key
+from jaxtyping import Array, Float, Int32, Key, Shaped
 
 from .. import _checks
 from .._errors import UsageError
@@ -30,7 +30,7 @@ from ._shards import (
 )
 from ._side_by_side import SideBySide, stacked
 
-_ROWS = 1000  # inputs that a teacher predicts at a time
+_ROWS = 1000  # inputs that a model is asked of at a time
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,14 @@ class Ensemble:
 
 
 def predicted_classes(logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Callable[[Any], Int32[Array, " examples"]]:
-    """The function from one model's parameters to the classes that it predicts for these inputs, a part of them at a time."""
+    """The function from one model's parameters to the classes that it predicts for these inputs."""
+    return of_each_input(logits_fn, inputs, lambda logits: jnp.argmax(logits).astype(jnp.int32))
+
+
+def of_each_input(
+    logits_fn: Callable[[Any, Any], Any], inputs: Any, told: Callable[[jax.Array], jax.Array]
+) -> Callable[[Any], Shaped[Array, "examples *rest"]]:
+    """The function from one model's parameters to what is told of its logits for each of these inputs, a part at a time."""
     _checks.function("logits_fn", logits_fn, "give a function of (params, input)")
     examples = check_inputs(inputs)
     rows = min(_ROWS, examples)
@@ -248,12 +255,12 @@ def predicted_classes(logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Call
     in_parts = lambda leaf: np.resize(leaf, (shape[0] * rows, *np.shape(leaf)[1:])).reshape(*shape, *np.shape(leaf)[1:])
     on_device = jax.device_put(jax.tree.map(in_parts, inputs))
 
-    def classes(params: Params) -> Int32[Array, " examples"]:
-        forward = lambda params, part: jax.vmap(lambda one: jnp.argmax(real_logits(logits_fn(params, one))))(part)
+    def of_all(params: Params) -> Shaped[Array, "examples *rest"]:
+        forward = lambda params, part: jax.vmap(lambda one: told(real_logits(logits_fn(params, one))))(part)
         parts = jax.lax.map(lambda part: for_cpus(forward, params, part), on_device)
-        return parts.reshape(-1)[:examples].astype(jnp.int32)
+        return parts.reshape(-1, *parts.shape[2:])[:examples]
 
-    return classes
+    return of_all
 
 
 def real_logits(logits: Any) -> Any:
