@@ -14,7 +14,7 @@ import optax
 from dp_accounting import DpEvent, GaussianDpEvent
 
 import jaxdp
-from jaxdp import accounting, audit, clipping, data, mechanisms, noise, pate, reading, sampling
+from jaxdp import accounting, audit, clipping, data, mechanisms, models, noise, pate, reading, sampling
 
 HARNESS = ("make", "kind", "run_to_step")  # arguments of the functions below, and not of jaxdp's
 
@@ -166,6 +166,7 @@ def calls() -> Iterator[tuple[str, Call]]:
     yield from _of_pate()
     yield from _of_audit()
     yield from _of_data()
+    yield from _of_models()
 
 
 def _of_runs() -> Iterator[tuple[str, Call]]:
@@ -499,6 +500,28 @@ def _of_pate() -> Iterator[tuple[str, Call]]:
     ensemble = pate.Teachers({"w": np.ones((2, 2, 3), np.float32)}, np.array([[0], [1]], np.int32))
     inputs = {"logits_fn": logits, "inputs": np.ones((4, 3), np.float32)}
     yield "Teachers.predict", Call(ensemble.predict, inputs, array(np.int32), 0.3)
+
+
+def _of_models() -> Iterator[tuple[str, Call]]:
+    image = np.zeros((8, 8, 1), np.float32)
+    moved = {"key": key(), "image": image, "turn": 0.2, "scale": 0.1, "shift": 1.0}
+    yield "distorted", Call(models.distorted, moved, array(finite=False))
+    yield "erased", Call(models.erased, {"key": key(), "image": image, "side": 3}, of(jax.Array))
+    how = {"loss_fn": record_loss, "multiplicity": 2, "turn": 0.1, "scale": 0.1, "shift": 1.0}
+    yield "augmented", Call(models.augmented, how, callable)
+    yield "scattering", Call(models.scattering, {"images": image[..., 0], "scales": 2}, array(), 0.3)
+    yield "scattering_features", Call(models.scattering_features, {"images": image, "scales": 2}, array(), 0.3)
+    yield "scattering_channels", Call(models.scattering_channels, {"scales": 2}, is_count)
+    asked = {"name": "dense", "task": data.Classes(2), "input_shape": (3,), "input_dtype": "float32"}
+    architecture = {"hidden": (2,), "dropout": 0.1, "activation": "relu", "weight_norm": False, "dtype": "float32"}
+    yield "classifier", Call(models.classifier, {**asked, **architecture}, of(models.Classifier), 0.3)
+    made = models.classifier(**asked, **architecture)
+    yield "classifier_of", Call(models.classifier_of, {"described": made.described}, of(models.Classifier), 0.3)
+    yield "options_of", Call(models.options_of, {"name": "dense"}, of(dict))
+    yield "suits", Call(models.suits, {"name": "dense", "kind": "features"}, of(bool))
+    yield "sees_pixels", Call(models.sees_pixels, {"name": "cnn"}, of(bool))
+    yield "check_model", Call(models.check_model, {"name": "cnn"}, lambda value: value is None)
+    yield "models_for", Call(models.models_for, {"kind": "images"}, of(str))
 
 
 def _of_audit() -> Iterator[tuple[str, Call]]:

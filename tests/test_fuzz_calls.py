@@ -12,11 +12,11 @@ import pytest
 from calls_to_fuzz import Call, calls
 
 import jaxdp
-from jaxdp import accounting, audit, clipping, data, mechanisms, noise, pate, reading, sampling, transforms
+from jaxdp import accounting, audit, clipping, data, mechanisms, models, noise, pate, reading, sampling, transforms
 
 pytestmark = pytest.mark.usefixtures("unchecked")
 
-MODULES = (jaxdp, accounting, audit, clipping, data, mechanisms, noise, pate, reading, sampling, transforms)
+MODULES = (jaxdp, accounting, audit, clipping, data, mechanisms, models, noise, pate, reading, sampling, transforms)
 RESULTS = {  # what functions return, which nobody needs to make, and what others in the list are made of
     *(
         "ClippedGrads",
@@ -75,6 +75,7 @@ RESULTS = {  # what functions return, which nobody needs to make, and what other
         "ClippedGrad",
         "key_from_entropy",
     ),
+    *("CNN", "Classifier", "Dense", "MLP", "PatchConv", "ScatteringNet", "StridedCNN", "WeightNormDense"),
 }
 WITHIN = {  # what other packages call with values that were checked
     *(

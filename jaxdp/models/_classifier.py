@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, Num
 
+from .. import _checks
 from .._errors import UsageError
 from .._types import Example, Params
 from ..data import TASKS, Column, Task
@@ -43,6 +44,8 @@ A class attribute `takes`, "images" or "features", says that it can do with thos
 function of one input, computed once for each: what is trained takes its result.
 """
 
+_OURS = tuple(MODELS.values())
+_OF_FLAX = ("num_classes", "parent", "name")  # what isn't a caller's to give
 _ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 _AXES = {"images": 3, "features": 1}
 _EVALUATION_BATCH = 1000
@@ -96,17 +99,19 @@ def classifier(
         **architecture: what the model takes beside the number of its outputs, as plain values; an activation by its name.
 
     Raises:
-        UsageError: for a model that is not known, doesn't take such inputs, has other outputs than the task asks for, or can't be
-            trained on single examples.
+        UsageError: for a model that is not known, doesn't take such inputs or such arguments, has other outputs than the task
+            asks for, or can't be trained on single examples.
     """
     check_model(name)
+    made = _checked(name, architecture)
+    _checks.instance("task", task, Task, "give a task of jaxdp.data, such as Classes(10)")
+    input_shape, input_dtype = _checks.shape(input_shape), _numeric("input_dtype", input_dtype)
     kind = next((kind for kind, axes in _AXES.items() if axes == len(input_shape)), None)
     if not suits(name, kind):
         raise UsageError(
             f"--model={name} takes {_taken_by(name)}, and an input of these data has shape {input_shape}: give "
             f"{models_for(kind) or 'one of your own, in jaxdp.models.MODELS'}"
         )
-    made = {key: _ACTIVATIONS[value] if key == "activation" else value for key, value in architecture.items()}
     network: Any = MODELS[name](num_classes=task.outputs, **made)
     of_one, example = getattr(network, "prepare", None), jax.ShapeDtypeStruct(input_shape, input_dtype)
     if of_one is not None:
@@ -175,8 +180,15 @@ def classifier_of(described: dict[str, Any]) -> Classifier:
     """The classifier that `described` describes, as read from JSON.
 
     Raises:
-        UsageError: for a model or a task that is not known here: nothing is imported by a name that a file holds.
+        UsageError: for a model or a task that is not known here: nothing is imported by a name that a file holds; and for what
+            isn't a description.
     """
+    needed = ("model", "architecture", "task", "input_shape", "input_dtype")
+    _checks.instance("described", described, dict, "give the `described` of a Classifier")
+    if missing := [each for each in needed if each not in described]:
+        raise UsageError(
+            f"described has no {missing[0]!r}: give the `described` of a Classifier, with {', '.join(needed)}"
+        )
     task = dict(described["task"])
     if (kind := task.pop("kind")) not in TASKS:
         raise UsageError(
@@ -196,11 +208,58 @@ def classifier_of(described: dict[str, Any]) -> Classifier:
 
 def check_model(name: str) -> None:
     """Refuse a model that isn't in `MODELS`."""
-    if name not in MODELS:
+    if not isinstance(name, str) or name not in MODELS:
         raise UsageError(
             f"--model={name} is not known: give one of {', '.join(sorted(MODELS))}, or put one of your own into "
             "jaxdp.models.MODELS first"
         )
+
+
+def _checked(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """A model's arguments; refuses those that it doesn't take, and of our own models values that they can't do with."""
+    taken = [each for each in options_of(name) if each not in _OF_FLAX]
+    takes_any = any(of.kind is of.VAR_KEYWORD for of in inspect.signature(MODELS[name]).parameters.values())
+    if unknown := [each for each in given if each not in taken and not takes_any]:
+        raise UsageError(f"the model {name} takes no {unknown[0]}=: it takes {', '.join(taken) or 'nothing'}")
+    checks = {"activation": _activation} | (_CHECKS if MODELS[name] in _OURS else {})
+    return {each: checks[each](value) if each in checks else value for each, value in given.items()}
+
+
+def _numeric(name: str, value: Any) -> np.dtype[Any]:
+    """A dtype that numbers have."""
+    try:
+        dtype = jnp.dtype(value)
+    except TypeError as error:
+        raise UsageError(f"{name}={value!r:.100} is no dtype: give one such as uint8 or float32") from error
+    if dtype.kind in "mM" or not any(jnp.issubdtype(dtype, kind) for kind in (jnp.integer, jnp.floating, jnp.bool_)):
+        raise UsageError(f"{name}={dtype} isn't of real numbers: give one such as uint8 or float32")
+    return dtype
+
+
+def _activation(value: Any) -> Callable[[jax.Array], jax.Array]:
+    return _ACTIVATIONS[_checks.one_of("activation", value, _ACTIVATIONS)]
+
+
+def _hidden(value: Any) -> tuple[int, ...]:
+    fix = "give the widths of the hidden layers, such as (256, 64)"
+    _checks.instance("hidden", value, tuple | list, fix)
+    return tuple(_checks.count("hidden", width, fix) for width in value)
+
+
+def _dropout(value: Any) -> float:
+    if (dropped := _checks.non_negative("dropout", value, "give a probability below 1")) >= 1:
+        raise UsageError(f"dropout={value} would drop every unit: give a probability below 1")
+    return dropped
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "hidden": _hidden,
+    "scales": lambda value: _checks.count("scales", value, "give the number of octaves, such as 2"),
+    "dropout": _dropout,
+    "dtype": lambda value: _checks.one_of("dtype", value, ("float32", "bfloat16", "float16")),
+    "width": lambda value: _checks.count("width", value, "give a number of channels, such as 32"),
+    "weight_norm": lambda value: _checks.flag("weight_norm", value),
+}
 
 
 def _sees_nothing(name: str, input_shape: tuple[int, ...]) -> UsageError:
@@ -210,7 +269,8 @@ def _sees_nothing(name: str, input_shape: tuple[int, ...]) -> UsageError:
 
 
 def suits(name: str, kind: str | None) -> bool:
-    """Whether a model takes inputs of a kind: "images", "features", or None for others."""
+    """Whether a model takes inputs of a kind: "images", "features", or None for others; raises `UsageError` as `options_of`."""
+    check_model(name)
     return _taken_by(name) in (None, kind)
 
 
@@ -225,7 +285,8 @@ def models_for(kind: str | None) -> str:
 
 
 def options_of(name: str) -> dict[str, Any]:
-    """The arguments that a model takes, with their defaults."""
+    """The arguments that a model takes, with their defaults; raises `UsageError` for one that isn't in `MODELS`."""
+    check_model(name)
     return {key: of.default for key, of in inspect.signature(MODELS[name]).parameters.items()}
 
 
@@ -257,6 +318,8 @@ def _in_batches(
     function: Callable[..., Any], params: Params, inputs: Num[Array | np.ndarray, "n ..."] | Column
 ) -> Float[np.ndarray, "n classes"]:
     """A function of parameters and as many inputs as are evaluated at once, for all inputs, on the host."""
+    if not len(inputs):
+        raise UsageError("inputs has no rows: give at least one input")
     rows, parts = min(_EVALUATION_BATCH, len(inputs)), []
     for start in range(0, len(inputs), rows):
         part = inputs[start : start + rows]

@@ -46,15 +46,20 @@ def distorted(
         (28, 28, 1)
     """
     _checks.key(key)
-    check_motion(turn, scale, shift)
-    if not _checks.is_array(image) or image.ndim != 3:
-        raise UsageError(f"image has shape {jnp.shape(image)}: give one image, [height, width, channels]")
+    turn, scale, shift = check_motion(turn, scale, shift).values()
+    _check_image(image)
     numbers = jax.random.uniform(own_key(key, Domain.DISTORTED), (6,), jnp.float32, -1.0, 1.0)
     ink = scaled_pixels(image) + 1
     ink = _moved_in_rows(ink, 1 + scale * numbers[0], turn * numbers[1], shift * numbers[2])
     slant = turn * (-numbers[1] + 0.5 * numbers[4])
     columns = _moved_in_rows(jnp.swapaxes(ink, 0, 1), 1 + scale * numbers[3], slant, shift * numbers[5])
     return jnp.swapaxes(columns, 0, 1) - 1
+
+
+def _check_image(image: Any) -> None:
+    if not _checks.is_array(image) or image.ndim != 3:
+        kind = f"has shape {image.shape}" if _checks.is_array(image) else f"is a {type(image).__name__}"
+        raise UsageError(f"image {kind}: give one image, an array [height, width, channels]")
 
 
 def check_motion(turn: Any, scale: Any, shift: Any) -> dict[str, float]:
@@ -78,7 +83,7 @@ def _moved_in_rows(ink: Float[Array, "rows columns channels"], scale: Array, sla
     return pick(left) * (1 - part) + pick(left + 1) * part
 
 
-def erased(key: Key[Array, ""], image: Float[Array, "height width channels"], side: int = 10) -> Array:
+def erased(key: Key[Array, ""], image: Float[Array, "height width channels"], side: float = 10) -> Array:
     """An image with a black square somewhere, partly beyond its border perhaps.
 
     Args:
@@ -89,9 +94,17 @@ def erased(key: Key[Array, ""], image: Float[Array, "height width channels"], si
     Returns:
         An array like `image`.
 
+    Raises:
+        UsageError: for what is no key or no image of floats, and a side that isn't finite and above 0.
+
     References:
         DeVries and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout", arXiv 1708.04552.
     """
+    _checks.key(key)
+    _check_image(image)
+    if not jnp.issubdtype(image.dtype, jnp.floating):
+        raise UsageError(f"image is {image.dtype}: give floats from -1 (black) to 1, such as image / 127.5 - 1")
+    side = _checks.positive("side", side, "give the side of the square in pixels, such as 10")
     at = jax.random.uniform(own_key(key, Domain.ERASED), (2,), jnp.float32)
     inside = [
         jnp.abs(jnp.arange(length, dtype=jnp.float32) - place * length) < side / 2

@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from .. import _checks
 from .._errors import UsageError
 
 
@@ -51,8 +52,16 @@ def patches(x: Float[Array, "height width channels"], window: int, stride: int) 
         Array of floor((height - window) / stride) + 1 rows, likewise columns, of flattened windows.
 
     Raises:
-        UsageError: for an image that no window fits into.
+        UsageError: for an image that no window fits into, and a window that is no multiple of the stride.
     """
+    window, stride = (
+        _checks.count(name, value, "give a number of pixels")
+        for name, value in (("window", window), ("stride", stride))
+    )
+    if window % stride:
+        raise UsageError(
+            f"window={window} is no multiple of stride={stride}: give one, such as {window // stride * stride or stride}"
+        )
     rows, columns = ((side - window) // stride + 1 for side in x.shape[:2])
     if min(rows, columns) < 1:
         height, width = x.shape[:2]

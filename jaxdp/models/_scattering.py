@@ -37,8 +37,12 @@ _Pair = tuple[Float[Array, "*stack m n"], Float[Array, "*stack m n"]]  # real an
 _Swapped = tuple[Float[Array, "*stack n m"], Float[Array, "*stack n m"]]
 
 
+_OCTAVES = "give the number of octaves, such as 2"
+
+
 def scattering_channels(scales: int) -> int:
-    """1 + 8 J + 32 J (J - 1): coefficients of an image at each place."""
+    """1 + 8 J + 32 J (J - 1): coefficients of an image at each place; raises `UsageError` for J that is no number of octaves."""
+    scales = _checks.count("scales", scales, _OCTAVES)
     return 1 + scales * ORIENTATIONS + scales * (scales - 1) // 2 * ORIENTATIONS**2
 
 
@@ -63,7 +67,7 @@ def scattering(
         >>> jax.eval_shape(scattering, jnp.zeros((5, 28, 28))).shape
         (5, 81, 7, 7)
     """
-    scales = _checks.count("scales", scales, "give the number of octaves, such as 2")
+    scales = _checks.count("scales", scales, _OCTAVES)
     _check_images(images, ("height", "width"))
     shape = images.shape[-2:]
     if min(shape) >> scales == 0:

@@ -46,7 +46,12 @@ _CANARIES = "canaries"  # the SHA-256 of their file
 _CONFIGS = "configs"  # what each config.json that the run wrote has for a SHA-256
 _NETWORK = "network"  # how config.json names the model's description, and its task's
 _RESULTS = f"{PRIVATE}/summary.json"
-_OF_A_RUN = (_METRICS, _RESULTS, f"{PRIVATE}/predictions.npy", f"{PRIVATE}/votes.npy")  # of one that has begun
+TRIALS = "trials"  # the runs of a search, in PRIVATE
+_OF_A_RUN = (  # of one that has begun
+    _METRICS,
+    _RESULTS,
+    *(f"{PRIVATE}/{name}" for name in ("predictions.npy", "votes.npy", TRIALS)),
+)
 
 
 def new_path(name: str) -> Path:

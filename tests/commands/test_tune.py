@@ -20,6 +20,7 @@ from jaxdp.commands.train._results import published
 from jaxdp.commands.tune import TuneOptions, _tune
 from jaxdp.commands.tune._price import event_of_run, price
 from jaxdp.commands.tune._score import of_classes, of_numbers, of_targets
+from jaxdp.runs._folder import RunFolder
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
 SMALL = [
@@ -158,6 +159,38 @@ def test_a_table_is_searched_and_scored_on_the_records_held_back(tmp_path: Path)
     assert "test_accuracy" in run.summary
     assert "test_accuracy" not in json.loads((tmp_path / "run" / "summary.json").read_text())
     assert "the records held back were predicted" in (run.statement or "")
+    assert "on behalf of the records trained on and of those held back" in (run.statement or "")
+    assert "bounds, categories, classes) counts as known" in (run.statement or "")
+
+
+def test_delta_is_below_one_over_all_records_that_a_search_of_a_table_sees(tmp_path: Path, capsys) -> None:
+    """Also over those held back, which are scored."""
+    files = []
+    for name, modulus in (("features", 7), ("targets", 2)):
+        (tmp_path / f"{name}.csv").write_text("id,a\n" + "".join(f"{i},{i % modulus}\n" for i in range(300)))
+        files += [f"--{name}", str(tmp_path / f"{name}.csv")]
+    table = ["tune", "--dataset", "csv", *files, "--bounds", "0", "7"]
+    small = ["--hidden", "--epochs", "1", "--batch-size", "32", "--runs", "1"]
+    line = refused([*table, *small, "--delta", "0.0034", "--output", str(tmp_path / "run")], capsys)
+    assert "is not below 1/300" in line
+
+
+def test_a_search_takes_no_runs_of_another_that_was_broken_off(tmp_path: Path) -> None:
+    (tmp_path / "private" / "trials" / "1").mkdir(parents=True)
+    with pytest.raises(jaxdp.UsageError, match="holds private/trials of another run"):
+        RunFolder.create(tmp_path)
+
+
+def test_what_no_noise_of_a_run_can_mend_is_named() -> None:
+    options = TuneOptions(batch_sizes=(100,), epochs=20, target_epsilon=3.0, score_noise=0.5)
+    with pytest.raises(jaxdp.UsageError, match=r"--score-noise=0\.5: such scores alone cost more than the budget"):
+        price(options, 10_000, accounting.Ledger())
+    event = accounting.truncated_poisson_event(
+        noise_multiplier=5.0, num_examples=10_000, sample_rate=0.01, truncated_batch_size=200, steps=3
+    )
+    options = TuneOptions(batch_sizes=(100,), epochs=2, ledger=Path("spent.json"))
+    with pytest.raises(jaxdp.UsageError, match=r"--ledger=spent\.json has uses .* \(a truncated run\)"):
+        price(options, 10_000, accounting.Ledger().add(event, "a truncated run"))
 
 
 @pytest.mark.slow

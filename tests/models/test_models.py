@@ -13,8 +13,7 @@ import pytest
 
 import jaxdp
 from jaxdp.data import Classes
-from jaxdp.models import MODELS, Dense, PatchConv, WeightNormDense
-from jaxdp.models._classifier import classifier
+from jaxdp.models import MODELS, Dense, PatchConv, WeightNormDense, classifier, classifier_of, erased
 from jaxdp.models._cnn import max_pool
 from jaxdp.models._patches import patches
 
@@ -107,6 +106,41 @@ def test_the_dense_network_normalises_each_record_on_its_own() -> None:
     half: Any = Dense(num_classes=3, hidden=(8, 6), dtype=jnp.bfloat16).apply(params, x[2], train=False)
     assert half.dtype == jnp.float32
     np.testing.assert_allclose(half, together[2], atol=0.1)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("dense", {"hiden": (3,)}, "takes no hiden=: it takes activation, hidden"),
+        ("dense", {"hidden": 3}, "hidden=3 is a int"),
+        ("dense", {"hidden": (3.5,)}, "must be a whole number"),
+        ("dense", {"dropout": 1.0}, "would drop every unit"),
+        ("dense", {"dtype": "int8"}, "dtype='int8' is not known"),
+        ("dense", {"activation": "gelu"}, "activation='gelu' is not known"),
+        ("nope", {}, "nope is not known"),
+    ],
+)
+def test_what_a_model_can_do_nothing_with_is_refused(name: str, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(jaxdp.UsageError, match=said):
+        classifier(name, Classes(3), input_shape=(4,), input_dtype=np.float32, **given)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_windows_squares_descriptions_and_inputs_that_are_none_are_refused() -> None:
+    image, key = jnp.zeros((8, 8, 1)), jax.random.key(0)
+    with pytest.raises(jaxdp.UsageError, match="window=5 is no multiple of stride=2"):
+        PatchConv(4, window=5, stride=2).init(key, image)
+    for wrong, said in (({"image": image[..., 0]}, "has shape"), ({"image": image.astype(jnp.uint8)}, "give floats")):
+        with pytest.raises(jaxdp.UsageError, match=said):
+            erased(**({"key": key, "image": image} | wrong))
+    with pytest.raises(jaxdp.UsageError, match="side is NaN"):
+        erased(key, image, side=float("nan"))
+    with pytest.raises(jaxdp.UsageError, match="described has no 'model'"):
+        classifier_of({})
+    model = classifier("dense", Classes(3), input_shape=(4,), input_dtype=np.float32, hidden=())
+    with pytest.raises(jaxdp.UsageError, match="inputs has no rows"):
+        model.predict(model.init(key), np.zeros((0, 4), np.float32))
 
 
 @pytest.mark.parametrize(("name", "side"), [("cnn", 5), ("cnn", 12), ("strided", 8), ("strided", 16)])

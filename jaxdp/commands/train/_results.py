@@ -32,7 +32,7 @@ _HELD_BACK = (
     "The records held back to evaluate on are not protected either: what is measured on them is without noise, which is why "
     f"it is in the folder {PRIVATE}/."
 )
-_DECLARED = (
+DECLARED = (
     "What was declared of the table's columns (bounds, categories, classes) counts as known without looking at the data, and so "
     "does that no record was refused."
 )
@@ -159,7 +159,7 @@ class Results:
         if not is_public(summary):
             notes.append(_HELD_BACK + (BY_PLACES if self.options.holdout else ""))
         if self.options.is_table:
-            notes.append(_DECLARED)
+            notes.append(DECLARED)
         if self.options.audit_canaries is not None:
             notes.append(_canaries(self.options.audit_canaries, self.options.canaries))
         notes += in_words(self.options, summary, run.steps)

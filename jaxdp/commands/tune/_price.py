@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ... import _checks
 from ..._errors import UsageError
 from ...accounting import Budget, Ledger, event_epsilon, gaussian_event, least_noise
+from ...accounting._epsilon import accountants_of
 from ...accounting._orders import curve_of, least_noise_under, ruled_out_above
 from ...dpsgd._run import DPSGD
 from ._options import TuneOptions
@@ -48,7 +49,7 @@ def price(options: TuneOptions, num_examples: int, spent_before: Ledger) -> Pric
         spent_before: on the same data.
 
     Raises:
-        UsageError: where no noise does.
+        UsageError: where no noise does, or the RDP accountant can't account what was spent before.
     """
     from dp_accounting import ComposedDpEvent
 
@@ -58,6 +59,12 @@ def price(options: TuneOptions, num_examples: int, spent_before: Ledger) -> Pric
     none = Ledger(adjacency=adjacency)
     none.check_like(spent_before)
     spent = spent_before if spent_before.entries else none
+    if "rdp" not in accountants_of(spent.event, adjacency):
+        labels = "; ".join(entry.label for entry in spent.entries)
+        raise UsageError(
+            f"--ledger={options.ledger} has uses that the RDP accountant can't account ({labels}), and a search has no other "
+            "accountant: choose hyper-parameters on other data, and give them to jaxdp train"
+        )
     budget = Budget(epsilon=options.budget, delta=options.delta, accountant="rdp", ledger=spent)
     sizes = options.sizes(num_examples)
     largest = max(sizes)
@@ -72,7 +79,15 @@ def price(options: TuneOptions, num_examples: int, spent_before: Ledger) -> Pric
     score = gaussian_event(noise_multiplier=score_noise)
     ruled_out = [ruled_out_above(_ROOM * order)] if len(sizes) > 1 else []
     bound = lambda sigma: ComposedDpEvent([event_of(largest, sigma), score, *ruled_out])
-    noise = {largest: least_noise(budget, lambda sigma: search.event(bound(sigma)))}
+    try:
+        noise = {largest: least_noise(budget, lambda sigma: search.event(bound(sigma)))}
+    except UsageError as error:
+        if options.score_noise is None:
+            raise
+        raise UsageError(
+            f"--score-noise={options.score_noise:g}: such scores alone cost more than the budget, whatever noise the runs have: "
+            f"give more of it (left out, it is {_score_noise(event_of(largest, alone), order, adjacency):g}), or a larger budget"
+        ) from error
     costliest = bound(noise[largest])
     for size in sizes:
         if size != largest:

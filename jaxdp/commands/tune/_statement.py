@@ -5,7 +5,7 @@ from ...accounting._adjacency import IN_WORDS
 from ...accounting._epsilon import no_smaller, rounded_down
 from .._options import seeded
 from ..train._problem import Problem
-from ..train._results import BY_PLACES
+from ..train._results import BY_PLACES, DECLARED
 from ._options import TuneOptions
 from ._price import Price
 from ._score import in_words, scored_on
@@ -40,6 +40,7 @@ def statement_of(
     by_places = BY_PLACES if options.holdout else ""
     is_known = options.is_table or public_test
     held_back = "" if is_known else f"The examples held back are not protected either.{by_places} "
+    declared = f" {DECLARED}" if options.is_table else ""
     paragraphs = [
         f"{kept} {pair}-differential privacy by the RDP accountant of Google's dp-accounting (optimal order "
         f"{spent.order:g}): that is the price of the whole search, of which one run alone costs a part.",
@@ -51,13 +52,15 @@ def statement_of(
         f"each, {scored_on(of_table=options.is_table)} were predicted, and the sum of how right each prediction was, from 0 to 1 "
         f"({in_words(problem)}), was noised with a standard deviation of {price.score_noise:g}. The model with the largest such "
         "number was kept, and all others were erased.",
-        "Protected: the model that was kept and the learning rate, clip norm and batch size that it was trained with.",
+        "Protected: the model that was kept and the learning rate, clip norm and batch size that it was trained with"
+        + (", on behalf of the records trained on and of those held back." if options.is_table else "."),
         "Not protected: how many runs there were, and so how long the search took, and what came of the others; losses, "
         "accuracies and gradient norms measured on the data; choices that were made before, such as the ends of what was "
         f"searched, if they looked at the data. {held_back}JAX's "
         "random generators are not cryptographic, and floating-point noise is discrete; what it costs that the noise ends is "
-        "taken from delta. "
-        + (seeded("This search") if options.seed is not None else "The keys of all runs were erased."),
+        "taken from delta, but for a thousandth. "
+        + (seeded("This search") if options.seed is not None else "The keys of all runs were erased.")
+        + declared,
     ]
     return "\n\n".join(paragraphs)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ... import _checks
 from ..._errors import UsageError
 from ..._interrupts import resumable, stop_here
 from ..._processes import other_versions
@@ -25,7 +26,7 @@ from ...mechanisms import Gaussian
 from ...runs._checkpoint import save_model
 from ...runs._devices import Devices, use_devices
 from ...runs._finished import load_run
-from ...runs._folder import RunFolder, as_written, close_to_others, first_free
+from ...runs._folder import TRIALS, RunFolder, as_written, close_to_others, first_free
 from ...runs._key_source import KeySource
 from ...runs._report import say
 from .. import _options
@@ -42,8 +43,6 @@ from ._price import Price, event_of_run, price
 from ._score import check_task, records_scored, rightness, scored_on
 from ._statement import statement_of
 from ._trials import Trial, drawn, keep_trials, kept_trials
-
-_TRIALS = "trials"
 
 
 def tune(options: TuneOptions, console: Console | None = None) -> Path:
@@ -119,7 +118,7 @@ class _Search:
                     made[i] = replace(made[i], score=self._made(i, made))
                     keep_trials(self.folder, made)
             self._keep(made)
-        if (trials := self.folder.private / _TRIALS).exists():
+        if (trials := self.folder.private / TRIALS).exists():
             shutil.rmtree(trials)
         self.folder.erase()
         self._publish()
@@ -130,7 +129,7 @@ class _Search:
         number = f"run {i + 1} of {len(trials)}"
         said = f"learning rate {trial.lr:.4g}, clip norm {trial.clip_norm:.4g}, batch size {trial.batch_size}"
         say(self.console, f"{number}: {said} (ε below is of this run alone)")
-        path = self.folder.private / _TRIALS / str(i + 1)
+        path = self.folder.private / TRIALS / str(i + 1)
         begun = (path / "config.json").exists()
         if path.exists() and not begun:  # but for half a file
             shutil.rmtree(path)
@@ -168,7 +167,7 @@ class _Search:
         summary: dict[str, Any] = {"dataset": self.problem.name, **privacy}
         if trials:
             best = max(range(len(trials)), key=lambda i: trials[i].score or 0.0)
-            source = RunFolder(folder.private / _TRIALS / str(best + 1))
+            source = RunFolder(folder.private / TRIALS / str(best + 1))
             best_run = load_run(source.path)
             save_model(folder.path / "model", best_run.params, best_run.step)  # anew, so that its time says nothing
             folder.keep_metrics(source.metrics())
@@ -227,6 +226,8 @@ def _new(options: TuneOptions, path: Path, devices: Devices, console: Console, h
     if options.recipe_in_use.noise_multiplier is not None:
         say(console, f"the noise multiplier of the recipe {options.recipe} isn't used: the budget sets it")
     say(console, "finding the least noise for the budget")
+    if options.is_table:  # those held back are protected, too
+        _checks.delta(options.delta, problem.examples + records_scored(problem, of_table=True))
     found = price(options, problem.examples, spent_before)
     _check_runs(options, found)
     config = {
