@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ._errors import UsageError
@@ -32,6 +33,12 @@ def automatic(mesh: Mesh) -> Mesh:
 def explicit_axes(mesh: Any) -> tuple[str, ...]:
     """The names of a mesh's axes of type Explicit, over which the compiler doesn't divide by itself."""
     return tuple(name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Explicit)
+
+
+def on_no_explicit_mesh(leaf: Any) -> Any:
+    """An array; on the host, where it is on a mesh with axes of type Explicit, over which programs that know of none can't go."""
+    mesh = mesh_of(leaf)
+    return leaf if mesh is None or not explicit_axes(mesh) else np.asarray(leaf)
 
 
 def branches_may_differ() -> bool:

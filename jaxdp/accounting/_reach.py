@@ -59,7 +59,7 @@ def delta_left(event: "DpEvent", delta: float, adjacency: str) -> float:
             f"delta={delta:g} can't be kept: noise follows its law to {LARGEST_NORMAL:.2f} standard deviations (Laplace noise to "
             f"{LARGEST_LAPLACE:.1f} scales), and outputs beyond, which one neighbour alone can produce, may have a probability "
             f"of {min(missing, 1):.2g} over the run: give a larger noise_multiplier (0.5 is enough for most), fewer steps, or a "
-            "larger delta; of PATE, a larger sigma or gamma, or fewer queries"
+            "larger delta; of PATE, a larger sigma or gamma's inverse, or fewer queries"
         )
     return delta - missing if missing > NEGLIGIBLE * delta else delta
 

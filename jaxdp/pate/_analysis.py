@@ -21,7 +21,7 @@ from .._errors import UsageError
 from ..accounting._epsilon import no_smaller
 from ..accounting._reach import delta_left
 from ._aggregation import check_student
-from ._bounds import Orders
+from ._bounds import LEAST_CONVERTED, Orders
 from ._sanitise import CostAtOrder, Sanitiser, smooth_sensitivity
 from ._votes import check_votes
 from .aggregators import Aggregator, check_aggregator
@@ -167,7 +167,7 @@ def analyze(
     _checks.delta(delta, teachers, of="teachers")
     check_aggregator(mechanism)
     mechanism.check_teachers(teachers)
-    alphas = _check_orders(orders)
+    alphas = _check_orders(orders, conversion)
     was_answered = _check_answered(answered, mechanism, len(counts))
     student = check_student(student_probs, counts) if mechanism.asks_student else None
     number = {"asked": len(counts), "answered": int(was_answered.sum())}
@@ -218,11 +218,13 @@ def event_of(mechanism: Aggregator, *, asked: int, answered: int) -> "DpEvent":
         The event, under dp-accounting's adjacency "replace_special": one record moves one teacher's vote on each query.
 
     Raises:
-        UsageError: for what is no aggregator, and for numbers that aren't whole or below 0.
+        UsageError: for what is no aggregator, numbers that aren't whole or below 0, and more answers than queries.
     """
     check_aggregator(mechanism)
     asked = _checks.whole("asked", asked, "give how many queries were asked")
     answered = _checks.whole("answered", answered, "give how many of them were answered")
+    if answered > asked:
+        raise UsageError(f"answered={answered} is more than asked={asked}: give how many of those asked were answered")
     return mechanism.event(asked=asked, answered=answered)
 
 
@@ -259,7 +261,7 @@ def usual_orders() -> Orders:
     return np.array(DEFAULT_RDP_ORDERS, np.float64)
 
 
-def _check_orders(orders: Any) -> Orders:
+def _check_orders(orders: Any, conversion: str) -> Orders:
     if orders is None:
         return usual_orders()
     given = _checks.array("orders", orders, "give Rényi orders such as [2, 4, 8, 16]")
@@ -269,6 +271,10 @@ def _check_orders(orders: Any) -> Orders:
     if alphas.ndim != 1 or alphas.size == 0 or not np.all(np.isfinite(alphas)) or np.any(alphas < 1 + _LEAST_ABOVE):
         raise UsageError(
             f"orders={orders!r} must be finite and above 1, by {_LEAST_ABOVE:g} or more: give Rényi orders such as [2, 4, 8, 16]"
+        )
+    if conversion == "tight" and alphas.max() <= LEAST_CONVERTED:
+        raise UsageError(
+            f"orders={orders!r}: dp-accounting converts no order up to {LEAST_CONVERTED} to an epsilon; give a larger one beside"
         )
     return alphas
 

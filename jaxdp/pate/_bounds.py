@@ -15,6 +15,7 @@ from jaxtyping import Float64, Int
 from scipy.special import log1p, log_ndtr, logsumexp
 
 Orders = Float64[np.ndarray, " orders"]
+LEAST_CONVERTED = 1.01  # order, above which dp-accounting makes an epsilon of it
 PerQuery = Float64[np.ndarray, " queries"]
 Curves = Float64[np.ndarray, "queries orders"]
 

@@ -30,7 +30,14 @@ from scipy.special import log_ndtr, ndtri, ndtri_exp
 
 from .. import _checks
 from .._errors import UsageError
-from ._bounds import gaussian_bound, gaussian_log_q, gaussian_rdp, gaussian_rdp_given_votes, threshold_log_q
+from ._bounds import (
+    LEAST_CONVERTED,
+    gaussian_bound,
+    gaussian_log_q,
+    gaussian_rdp,
+    gaussian_rdp_given_votes,
+    threshold_log_q,
+)
 
 _GRID, _GRID_FROM = 4000, 600.0  # points at which conditions are checked, from ln q = -600
 
@@ -86,8 +93,11 @@ class Sanitiser:
     failure: float = 1e-6
 
     def __post_init__(self) -> None:
-        if _checks.positive("order", self.order, "give an order above 1, such as 14") <= 1:
-            raise UsageError(f"order={self.order} must be above 1: give an order such as 14")
+        if _checks.positive("order", self.order, "give an order above 1, such as 14") <= LEAST_CONVERTED:
+            raise UsageError(
+                f"order={self.order} must be above 1, by more than a hundredth, or dp-accounting makes no epsilon of it: give an "
+                "order such as 14"
+            )
         if not _checks.positive("beta", self.beta, "give a discount such as 0.03") < 1 / (2 * self.order):
             raise UsageError(f"beta={self.beta} must be below 1/(2 order) = {1 / (2 * self.order):.4g}: give less")
         _checks.positive("noise", self.noise, "give it in units of the smooth sensitivity, such as 6")

@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from .. import _checks
+from .._errors import UsageError
 from .._platform import default_device
 from .._processes import agree, facts_of_versions, gathered, several
 from ..clipping._apart import refuse_what_sees_others
@@ -96,6 +97,11 @@ class SideBySide:
         number = max(count for count in range(1, len(self._devices) + 1) if at_once % count == 0)
         if number == 1:
             return jax.jit(for_all)
+        if not jax.sharding.get_abstract_mesh().empty:
+            raise UsageError(
+                "jax.set_mesh is set, and models are trained side by side on a mesh of their own: call this outside of it, or "
+                "give at_once=1"
+            )
         by_teacher, mesh = PartitionSpec("teachers"), Mesh(np.array(self._devices[:number]), ("teachers",))
         return jax.jit(jax.shard_map(for_all, mesh=mesh, in_specs=by_teacher, out_specs=by_teacher, check_vma=False))
 

@@ -18,6 +18,7 @@ from jaxtyping import Array, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._mesh import on_no_explicit_mesh
 from .._types import Params
 from ..dpsgd._state import RunKeys, StepMetrics, TrainState
 from ..noise._keys import Domain, own_key
@@ -192,7 +193,7 @@ def train_student(
             "for each class from 0"
         )
     state = step.init(params, of_steps)
-    on_device = jax.device_put(inputs)
+    on_device = jax.device_put(jax.tree.map(on_no_explicit_mesh, inputs))
     for _ in range(number):
         state, _ = step.many(state, on_device, num_steps=1)
     return state.params[1]

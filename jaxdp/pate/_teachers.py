@@ -1,5 +1,6 @@
 """Teachers: from disjoint shards to an ensemble, by one compiled program that trains as many at once as suit the device."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ from ._shards import (
 from ._side_by_side import SideBySide, stacked
 
 _ROWS = 1000  # inputs that a model is asked of at a time
+DIVERGED = -2  # in a class's place, where a teacher's logits are NaN
 
 
 @dataclass(frozen=True)
@@ -55,15 +57,16 @@ class Teachers:
             inputs: a pytree with a leading axis [examples].
 
         Returns:
-            int32 [teachers, examples].
+            int32 [teachers, examples]. A teacher whose logits are NaN votes for class 0, with a warning.
 
         Raises:
-            UsageError: in every process, where they differ in the teachers, the inputs or the model.
+            UsageError: in every process, where they differ in the teachers, the inputs or the model, and where the logits of
+                every teacher are NaN: agreeing on class 0, they would be taken for very sure.
         """
         params_of = lambda teachers: (jax.tree.map(lambda leaf: leaf[teachers], self.params),)
         program = all_well(lambda: SideBySide(predicted_classes(logits_fn, inputs)))
         agree_on(teachers=self.params, inputs=inputs)
-        return np.concatenate([*program.map(params_of, range(len(self.shards)))])
+        return settled(np.concatenate([*program.map(params_of, range(len(self.shards)))]))
 
     def accuracy(
         self, logits_fn: Callable[[Any, Any], Any], inputs: Any, labels: Any
@@ -240,8 +243,27 @@ class Ensemble:
 
 
 def predicted_classes(logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Callable[[Any], Int32[Array, " examples"]]:
-    """The function from one model's parameters to the classes that it predicts for these inputs."""
-    return of_each_input(logits_fn, inputs, lambda logits: jnp.argmax(logits).astype(jnp.int32))
+    """The function from one model's parameters to the classes that it predicts for these inputs; `settled` takes them."""
+
+    def told(logits: Shaped[Array, " classes"]) -> Int32[Array, ""]:
+        return jnp.where(jnp.any(jnp.isnan(logits)), DIVERGED, jnp.argmax(logits)).astype(jnp.int32)
+
+    return of_each_input(logits_fn, inputs, told)
+
+
+def settled(classes: Int32[np.ndarray, "teachers examples"]) -> Int32[np.ndarray, "teachers examples"]:
+    """Votes of all teachers: for class 0 where a teacher's logits are NaN, as `argmax` has it, with a warning."""
+    wrong = int((classes == DIVERGED).any(axis=1).sum())
+    said = f"of {len(classes)} teachers, {wrong} have logits of NaN"
+    if wrong == len(classes):
+        raise UsageError(f"{said}: lower the learning rate by which they are trained, or scale their inputs")
+    if wrong and is_first():
+        warnings.warn(
+            f"{said} for some inputs, and vote for class 0 there: lower the learning rate by which they are trained, or scale "
+            "their inputs",
+            stacklevel=2,
+        )
+    return np.where(classes == DIVERGED, 0, classes)
 
 
 def of_each_input(

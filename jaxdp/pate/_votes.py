@@ -9,6 +9,7 @@ from jaxtyping import Array, Int32, Integer
 
 from .. import _checks
 from .._errors import UsageError
+from .._mesh import on_no_explicit_mesh
 
 _CHUNK = 2**15  # examples counted at a time: what is read of them stays in a processor's cache
 _MOST_COUNTS = 2**31 - 1
@@ -43,6 +44,7 @@ def vote_counts(predictions: Any, num_classes: int) -> Int32[Array, "examples cl
             f"num_classes={classes} of {predictions.shape[1]} examples are more counts than {_MOST_COUNTS:,}: give the number of "
             "the task's classes, or fewer examples at a time"
         )
+    predictions = on_no_explicit_mesh(predictions)
     if predictions.dtype.itemsize > 4:  # which JAX would cut to 32 bits: what is out of range stays so
         predictions = np.clip(np.asarray(predictions), -1, np.iinfo(np.int32).max).astype(np.int32)
     counts, low, high = _count(predictions, classes)

@@ -18,6 +18,7 @@ from of_several import ended, free_address, started, together
 import jaxdp
 from jaxdp import cli, pate
 from jaxdp.commands.pate import _label, _pipeline, _teach
+from jaxdp.commands.pate._predictions import read_labels, read_predictions
 from jaxdp.runs._folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no record of some class")
@@ -494,6 +495,40 @@ def test_labels_that_another_process_made_meanwhile_are_not_made_anew(
 
     monkeypatch.setattr(RunFolder, "create", before_another)
     assert "holds labels already" in refused([*command, str(tmp_path / "labels")], capsys)
+
+
+def test_labelling_that_a_kill_ended_before_a_label_was_there_begins_anew_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "p.npy", np.random.default_rng(0).integers(0, 2, (30, 40)))
+    output = tmp_path / "labels"
+    command = ["pate", "label", str(tmp_path / "p.npy"), "--num-classes", "2", "--records", "3000", "--seed", "4"]
+    replace, killed = Path.replace, []
+
+    def before_the_labels(self: Path, target: Path) -> Path:
+        if target.name == "labels.csv" and not killed:
+            killed.append(sorted(each.name for each in output.iterdir()))
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", before_the_labels)
+    with pytest.raises(SystemExit):
+        cli.main([*command, "--output", str(output)])
+    assert killed == [["private"]]
+    assert (output / "private" / "votes.npy").exists()
+    assert "holds private/votes.npy" in refused([*command, "--delta", "1e-4", "--output", str(output)], capsys)
+    cli.main([*command, "--output", str(output)])
+    assert {"labels.csv", "statement.json"} <= {each.name for each in output.iterdir()}
+
+
+@pytest.mark.parametrize("cell", ["1_0", "\N{ARABIC-INDIC DIGIT ONE}", "1.0", "0x1"])
+def test_a_class_is_a_plain_whole_number(cell: str, tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text(f"0, +1\n{cell},0\n", encoding="utf-8")
+    with pytest.raises(jaxdp.UsageError, match=r"line 2, column 1: .* is not a whole number"):
+        read_predictions(tmp_path / "p.csv")
+    (tmp_path / "l.csv").write_text(f"example,label,answered\n0,{cell},1\n", encoding="utf-8")
+    with pytest.raises(jaxdp.UsageError, match="is not a whole number"):
+        read_labels(tmp_path / "l.csv")
 
 
 @pytest.mark.slow

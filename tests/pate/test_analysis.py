@@ -138,6 +138,22 @@ def test_the_laplace_bound_holds_only_below_its_own_limit() -> None:
     np.testing.assert_allclose(at_limit, _bounds.laplace_rdp(gamma, ORDERS))
 
 
+def test_orders_of_which_no_epsilon_can_be_made_are_refused() -> None:
+    votes = np.array([[9, 1], [5, 5]])
+    with pytest.raises(jaxdp.UsageError, match=r"converts no order up to 1\.01"):
+        pate.analyze(votes, pate.GaussianNoisyMax(sigma=30.0), orders=[1.005])
+    assert pate.analyze(votes, pate.GaussianNoisyMax(sigma=30.0), orders=[1.005, 8.0]).data_independent.epsilon < 9
+    pate.analyze(votes, pate.GaussianNoisyMax(sigma=30.0), orders=[1.005], conversion="classic")
+    with pytest.raises(jaxdp.UsageError, match="by more than a hundredth"):
+        pate.Sanitiser(order=1.01)
+
+
+def test_no_more_queries_are_answered_than_asked() -> None:
+    mechanism = pate.ConfidentNoisyMax(threshold=5.0, sigma_threshold=9.0, sigma_max=9.0)
+    with pytest.raises(jaxdp.UsageError, match="answered=10 is more than asked=3"):
+        pate.event_of(mechanism, asked=3, answered=10)
+
+
 def test_whole_numbers_for_orders_are_taken_as_floats() -> None:
     """The trap of the reference code: integer orders gave -9.2e18."""
     votes = np.tile(PEAKED, (5, 1))

@@ -11,6 +11,7 @@ from of_several import together
 from small_teachers import OPTIMIZER, init, logits, loss, records, trained
 
 import jaxdp
+from jaxdp import pate
 from jaxdp.noise._keys import Domain, own_key
 from jaxdp.pate import _shards, _teachers
 
@@ -112,6 +113,51 @@ def test_predictions_and_accuracies_are_those_of_each_teacher(monkeypatch: pytes
     np.testing.assert_array_equal(teachers.predict(logits, inputs), one_by_one)
     accuracy = teachers.accuracy(logits, inputs, labels)
     np.testing.assert_allclose(accuracy, np.mean(np.array(one_by_one) == labels, axis=1))
+
+
+def test_a_teacher_whose_logits_are_nan_is_told_of_and_all_of_them_are_refused() -> None:
+    says = lambda params, x: x * params
+    some = pate.Teachers(np.array([1.0, np.nan, 2.0], np.float32), np.zeros((3, 1), np.int32))
+    with pytest.warns(UserWarning, match="of 3 teachers, 1 have logits of NaN for some inputs, and vote for class 0"):
+        found = some.predict(says, np.array([[1.0, 2.0], [3.0, 0.0]], np.float32))
+    assert found.tolist() == [[1, 0], [0, 0], [1, 0]]
+    none = pate.Teachers(np.full(3, np.nan, np.float32), some.shards)
+    with pytest.raises(jaxdp.UsageError, match="of 3 teachers, 3 have logits of NaN: lower the learning rate"):
+        none.predict(says, np.ones((2, 2), np.float32))
+
+
+def test_votes_and_public_inputs_may_be_on_a_mesh_of_explicit_axes() -> None:
+    mesh = jax.make_mesh((1,), ("a",), axis_types=(jax.sharding.AxisType.Explicit,))
+    on_mesh = lambda x, *spec: jax.device_put(x, jax.NamedSharding(mesh, jax.P(*spec)))
+    predictions = np.array([[0, 2, 1], [0, 1, 1]], np.int32)
+    for spec in (("a",), (None, "a")):
+        counts = pate.vote_counts(on_mesh(predictions, *spec), 3)
+        np.testing.assert_array_equal(counts, pate.vote_counts(predictions, 3))
+    inputs, labels = records(6)
+    learn = lambda inputs: pate.train_student(
+        logits, init, inputs, labels, optimizer=OPTIMIZER, steps=1, key=jax.random.key(0), method="supervised"
+    )
+    jax.tree.map(np.testing.assert_array_equal, learn(on_mesh(inputs, "a")), learn(inputs))
+
+
+WITHIN_A_MESH = """
+import jax
+from small_teachers import trained
+for at_once in (1, 4):
+    with jax.set_mesh(jax.make_mesh((2,), ("a",))):
+        try:
+            print(len(trained(at_once=at_once).shards))
+        except Exception as error:
+            print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.slow
+def test_within_another_mesh_teachers_are_trained_one_at_a_time_or_refused() -> None:
+    (end,) = together([["-c", WITHIN_A_MESH]], devices=2)
+    alone, beside = end.out.splitlines()
+    assert alone == "4", end.err
+    assert beside.startswith("UsageError jax.set_mesh is set"), end.out
 
 
 @pytest.mark.slow

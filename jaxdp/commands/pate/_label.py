@@ -56,6 +56,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
             _state_what_was_broken_off(options, folder, console)
             return
         _refuse_labels(folder)
+    _forget_broken_off(options, folder)
     folder = RunFolder.create(options.output)
     asked, budget = np.ones(predictions.shape[1], bool), {"epsilon": options.target_epsilon, "delta": options.delta}
     within_budget(asked, mechanism, **budget, most_answers=options.max_answers)  # else refused once labels are drawn
@@ -86,6 +87,14 @@ def _refuse_labels(folder: RunFolder) -> None:
         raise UsageError(
             f"--output={folder.path} holds labels already: labelling again costs again; give another folder"
         )
+
+
+def _forget_broken_off(options: LabelOptions, folder: RunFolder) -> None:
+    """Leave nothing of this same command that a kill has ended before any label was there: it begins anew."""
+    if (folder.path / _OPTIONS).exists() and folder.read_json(_OPTIONS) == json.loads(json.dumps(_plain(options))):
+        with folder.locked():
+            _refuse_labels(folder)
+            (folder.private / "votes.npy").unlink(missing_ok=True)
 
 
 def _plain(options: LabelOptions) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ from jaxtyping import Bool, Int
 
 from ..._errors import NOT_ARRAYS, UsageError
 from ...pate._votes import check_predictions
-from ...runs._folder import close_to_others
+from ...runs._folder import PRIVATE, close_to_others
 
 _HEADER = ("example", "label", "answered")
+_WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")  # int() takes 1_0 and figures of other scripts, too
 _UNREADABLE = (OSError, ValueError, OverflowError, csv.Error)
 
 
@@ -44,14 +46,14 @@ def _read_csv(path: Path) -> np.ndarray:
     rows: list[list[int]] = []
     with path.open(newline="", encoding="utf-8-sig") as file:
         for number, line in enumerate(csv.reader(file, strict=True), 1):
-            try:
-                rows.append([int(cell) for cell in line])
-            except ValueError:
-                column, cell = next((i, cell) for i, cell in enumerate(line, 1) if not _is_whole(cell))
+            wrong = next(((i, cell) for i, cell in enumerate(line, 1) if not _WHOLE.fullmatch(cell)), None)
+            if wrong is not None:
+                column, cell = wrong
                 raise UsageError(
                     f"{path}, line {number}, column {column}: {cell!r} is not a whole number; give a line a teacher and a column "
                     "an example, without a header"
-                ) from None
+                )
+            rows.append([int(cell) for cell in line])
             if len(rows[-1]) != len(rows[0]):
                 raise UsageError(
                     f"{path}, line {number} has {len(rows[-1])} columns and line 1 has {len(rows[0])}: every teacher predicts "
@@ -60,19 +62,13 @@ def _read_csv(path: Path) -> np.ndarray:
     return np.array(rows, np.int64)
 
 
-def _is_whole(cell: str) -> bool:
-    try:
-        int(cell)
-    except ValueError:
-        return False
-    return True
-
-
 def write_labels(
     path: Path, labels: Int[np.ndarray, " asked"], answered: Bool[np.ndarray, " asked"], rows: np.ndarray
 ) -> None:
     """A line for each example that was asked: its number, its label (empty where there is none), whether it was answered."""
-    temporary = path.with_suffix(".tmp")
+    temporary = (
+        path.parent / PRIVATE / "labels.tmp"
+    )  # no labels are to be shared before all that they stand for is there
     with temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_HEADER)
@@ -94,14 +90,20 @@ def read_labels(
             lines = list(csv.reader(file, strict=True))
         if tuple(lines[0]) != _HEADER:
             raise ValueError(f"its first line is {','.join(lines[0])}, not {','.join(_HEADER)}")
-        asked = np.array([int(line[0]) for line in lines[1:]], np.int64)
-        labels = np.array([int(line[1] or -1) for line in lines[1:]], np.int64)
-        answered = np.array([bool(int(line[2])) for line in lines[1:]], bool)
+        asked = np.array([_whole(line[0]) for line in lines[1:]], np.int64)
+        labels = np.array([_whole(line[1] or "-1") for line in lines[1:]], np.int64)
+        answered = np.array([bool(_whole(line[2])) for line in lines[1:]], bool)
     except (*_UNREADABLE, IndexError) as error:
         raise UsageError(
             f"--labels={path} can't be read ({error}): give the labels.csv of `jaxdp pate label`"
         ) from error
     return asked, labels, answered
+
+
+def _whole(cell: str) -> int:
+    if not _WHOLE.fullmatch(cell):
+        raise ValueError(f"{cell!r} is not a whole number")
+    return int(cell)
 
 
 def save_array(path: Path, array: np.ndarray) -> None:

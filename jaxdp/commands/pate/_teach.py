@@ -17,7 +17,7 @@ from ... import _checks, data as datasets
 from ..._interrupts import Interrupted
 from ..._processes import all_well, from_first, on_first, several
 from ...models import Classifier
-from ...pate._teachers import Ensemble, predicted_classes
+from ...pate._teachers import Ensemble, predicted_classes, settled
 from ...runs._folder import RunFolder
 from ...runs._pace import Pace
 from ...runs._report import progress_display
@@ -28,6 +28,7 @@ from ._predictions import load_array, save_array
 from ._recipe import Teaching, distorting_teaching, linear_teaching, teacher_optimizer
 
 _SECONDS_BETWEEN_SAVES = 1.0
+_UNTRAINED = -1  # in a class's place
 
 
 def rows_of_queries(folder: RunFolder, options: PateOptions, public: int) -> Int[np.ndarray, " queries"]:
@@ -47,7 +48,7 @@ def teach(
     path = folder.private / "predictions.npy"
 
     def from_folder() -> dict[str, np.ndarray]:
-        nobody = np.full((options.teachers, options.queries), -1, np.int32)
+        nobody = np.full((options.teachers, options.queries), _UNTRAINED, np.int32)
         rows = rows_of_queries(folder, options, coordinates.public)
         key = np.asarray(jax.random.key_data(read_key(folder, "teachers")))
         told = {"key": key, "rows": rows, "found": load_array(path) if path.exists() else nobody}
@@ -59,7 +60,7 @@ def teach(
     told = _arrays_from_first(from_folder)
     rows, found = told["rows"], told["found"]
     teaching, records, queries = _teaching(data, model, told)
-    left = np.flatnonzero(found[:, 0] < 0)
+    left = np.flatnonzero(found[:, 0] == _UNTRAINED)
     ensemble = all_well(
         lambda: Ensemble(
             teaching.loss,
@@ -85,12 +86,15 @@ def teach(
             if stop:
                 raise Interrupted
             display.update(done, "teachers trained")
-        accuracy = np.mean(found == data.test_labels[rows], axis=1)
+        votes = settled(found)
+        if (votes != found).any():
+            on_first(lambda: save_array(path, votes))
+        accuracy = np.mean(votes == data.test_labels[rows], axis=1)
         display.end_of_epoch(
             f"{done} teachers of {ensemble.shards.shape[1]} images, accuracy {accuracy.mean():.2%} "
             f"({accuracy.min():.2%} to {accuracy.max():.2%}) on the queries, by labels that the run doesn't use"
         )
-    return found
+    return votes
 
 
 def _teaching(
