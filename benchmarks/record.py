@@ -98,7 +98,7 @@ def commit() -> str:
     """Of this repository, as it is checked out, with a + where code was changed since; empty where there is no git to ask."""
     try:
         asked = _git("rev-parse", "HEAD")
-        changed = _git("diff", "--quiet", "HEAD", "--", "../jaxdp", "*.py").returncode == 1
+        changed = bool(_git("status", "--porcelain", "--", "../jaxdp", "*.py").stdout)
     except OSError:  # there is no git
         return ""
     return asked.stdout.strip() + "+" * changed

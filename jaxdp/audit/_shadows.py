@@ -156,7 +156,8 @@ def _prepared(
         )
     always = np.setdiff1d(np.arange(examples, dtype=np.int32), chosen)
     size = len(always) + len(chosen) // 2
-    on_device = jax.device_put(jax.tree.map(np.asarray, data))  # wherever it was laid out before
+    on_host = lambda leaf: np.asarray(_checks.array("data", leaf, "give arrays of numbers"))
+    on_device = jax.device_put(jax.tree.map(on_host, data))  # wherever it was laid out before
     row_of = lambda row: jax.tree.map(lambda leaf: leaf[row], on_device)
     by_row = taking_rng_as(loss_fn, lambda params, row, **rng: loss_fn(params, row_of(row), **rng))
     program = SideBySide(Course(by_row, init_fn, optimizer, epochs, batch_size, size), at_once)

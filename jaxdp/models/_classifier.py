@@ -1,7 +1,7 @@
 """A flax model with a task: a loss for one example, probabilities, an accuracy."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -45,6 +45,7 @@ function of one input, computed once for each: what is trained takes its result.
 """
 
 _OURS = tuple(MODELS.values())
+_OF_TASKS = ("kind", "outputs", "targets", "loss", "probabilities", "evaluate")
 _OF_FLAX = ("num_classes", "parent", "name")  # what isn't a caller's to give
 _ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 _AXES = {"images": 3, "features": 1}
@@ -103,9 +104,14 @@ def classifier(
             asks for, or can't be trained on single examples.
     """
     check_model(name)
-    made = _checked(name, architecture)
-    _checks.instance("task", task, Task, "give a task of jaxdp.data, such as Classes(10)")
-    input_shape, input_dtype = _checks.shape(input_shape), _numeric("input_dtype", input_dtype)
+    architecture = _checked(name, architecture)
+    made = {key: _ACTIVATIONS[value] if key == "activation" else value for key, value in architecture.items()}
+    if missing := [each for each in _OF_TASKS if not hasattr(task, each)]:
+        raise UsageError(
+            f"task={task!r:.100} has no {missing[0]}: give a task of jaxdp.data.TASKS, such as Classes(10)"
+        )
+    input_shape = _checks.shape(input_shape.tolist() if isinstance(input_shape, np.ndarray) else input_shape)
+    input_dtype = _numeric("input_dtype", input_dtype)
     kind = next((kind for kind, axes in _AXES.items() if axes == len(input_shape)), None)
     if not suits(name, kind):
         raise UsageError(
@@ -176,7 +182,7 @@ def classifier(
     )
 
 
-def classifier_of(described: dict[str, Any]) -> Classifier:
+def classifier_of(described: Mapping[str, Any]) -> Classifier:
     """The classifier that `described` describes, as read from JSON.
 
     Raises:
@@ -184,7 +190,7 @@ def classifier_of(described: dict[str, Any]) -> Classifier:
             isn't a description.
     """
     needed = ("model", "architecture", "task", "input_shape", "input_dtype")
-    _checks.instance("described", described, dict, "give the `described` of a Classifier")
+    _checks.instance("described", described, Mapping, "give the `described` of a Classifier")
     if missing := [each for each in needed if each not in described]:
         raise UsageError(
             f"described has no {missing[0]!r}: give the `described` of a Classifier, with {', '.join(needed)}"
@@ -218,9 +224,11 @@ def check_model(name: str) -> None:
 def _checked(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """A model's arguments; refuses those that it doesn't take, and of our own models values that they can't do with."""
     taken = [each for each in options_of(name) if each not in _OF_FLAX]
-    takes_any = any(of.kind is of.VAR_KEYWORD for of in inspect.signature(MODELS[name]).parameters.values())
-    if unknown := [each for each in given if each not in taken and not takes_any]:
-        raise UsageError(f"the model {name} takes no {unknown[0]}=: it takes {', '.join(taken) or 'nothing'}")
+    try:
+        inspect.signature(MODELS[name]).bind_partial(**given, num_classes=1)
+    except TypeError as error:
+        unknown = next((each for each in given if each not in taken), "")
+        raise UsageError(f"the model {name} takes no {unknown}=: it takes {', '.join(taken) or 'nothing'}") from error
     checks = {"activation": _activation} | (_CHECKS if MODELS[name] in _OURS else {})
     return {each: checks[each](value) if each in checks else value for each, value in given.items()}
 
@@ -228,21 +236,25 @@ def _checked(name: str, given: dict[str, Any]) -> dict[str, Any]:
 def _numeric(name: str, value: Any) -> np.dtype[Any]:
     """A dtype that numbers have."""
     try:
-        dtype = jnp.dtype(value)
+        dtype = jnp.dtype("none" if value is None else value)  # None is float64
     except TypeError as error:
         raise UsageError(f"{name}={value!r:.100} is no dtype: give one such as uint8 or float32") from error
-    if dtype.kind in "mM" or not any(jnp.issubdtype(dtype, kind) for kind in (jnp.integer, jnp.floating, jnp.bool_)):
-        raise UsageError(f"{name}={dtype} isn't of real numbers: give one such as uint8 or float32")
+    if dtype.kind in "mM" or not any(jnp.issubdtype(dtype, kind) for kind in (jnp.number, jnp.bool_)):
+        raise UsageError(f"{name}={dtype} isn't of numbers: give one such as uint8 or float32")
     return dtype
 
 
-def _activation(value: Any) -> Callable[[jax.Array], jax.Array]:
-    return _ACTIVATIONS[_checks.one_of("activation", value, _ACTIVATIONS)]
+def _activation(value: Any) -> str:
+    try:
+        _ACTIVATIONS[value]
+        return value
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"activation={value!r:.100} is not known: give one of {', '.join(_ACTIVATIONS)}") from error
 
 
 def _hidden(value: Any) -> tuple[int, ...]:
     fix = "give the widths of the hidden layers, such as (256, 64)"
-    _checks.instance("hidden", value, tuple | list, fix)
+    _checks.instance("hidden", value, tuple | list | np.ndarray, fix)
     return tuple(_checks.count("hidden", width, fix) for width in value)
 
 
@@ -256,7 +268,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "hidden": _hidden,
     "scales": lambda value: _checks.count("scales", value, "give the number of octaves, such as 2"),
     "dropout": _dropout,
-    "dtype": lambda value: _checks.one_of("dtype", value, ("float32", "bfloat16", "float16")),
+    "dtype": lambda value: _checks.one_of("dtype", _numeric("dtype", value).name, ("float32", "bfloat16", "float16")),
     "width": lambda value: _checks.count("width", value, "give a number of channels, such as 32"),
     "weight_norm": lambda value: _checks.flag("weight_norm", value),
 }

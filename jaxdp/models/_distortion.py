@@ -95,7 +95,7 @@ def erased(key: Key[Array, ""], image: Float[Array, "height width channels"], si
         An array like `image`.
 
     Raises:
-        UsageError: for what is no key or no image of floats, and a side that isn't finite and above 0.
+        UsageError: for what is no key or no image of floats, and a side that isn't finite and 0 or above.
 
     References:
         DeVries and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout", arXiv 1708.04552.
@@ -104,7 +104,7 @@ def erased(key: Key[Array, ""], image: Float[Array, "height width channels"], si
     _check_image(image)
     if not jnp.issubdtype(image.dtype, jnp.floating):
         raise UsageError(f"image is {image.dtype}: give floats from -1 (black) to 1, such as image / 127.5 - 1")
-    side = _checks.positive("side", side, "give the side of the square in pixels, such as 10")
+    side = _checks.non_negative("side", side, "give the side of the square in pixels, such as 10")
     at = jax.random.uniform(own_key(key, Domain.ERASED), (2,), jnp.float32)
     inside = [
         jnp.abs(jnp.arange(length, dtype=jnp.float32) - place * length) < side / 2

@@ -99,8 +99,7 @@ class SideBySide:
             return jax.jit(for_all)
         if not jax.sharding.get_abstract_mesh().empty:
             raise UsageError(
-                "jax.set_mesh is set, and models are trained side by side on a mesh of their own: call this outside of it, or "
-                "give at_once=1"
+                "jax.set_mesh is set, and models are computed side by side on a mesh of their own: call this outside of it"
             )
         by_teacher, mesh = PartitionSpec("teachers"), Mesh(np.array(self._devices[:number]), ("teachers",))
         return jax.jit(jax.shard_map(for_all, mesh=mesh, in_specs=by_teacher, out_specs=by_teacher, check_vma=False))

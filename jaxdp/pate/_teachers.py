@@ -61,7 +61,7 @@ class Teachers:
 
         Raises:
             UsageError: in every process, where they differ in the teachers, the inputs or the model, and where the logits of
-                every teacher are NaN: agreeing on class 0, they would be taken for very sure.
+                every teacher are NaN for an input: agreeing on class 0, they would be taken for very sure.
         """
         params_of = lambda teachers: (jax.tree.map(lambda leaf: leaf[teachers], self.params),)
         program = all_well(lambda: SideBySide(predicted_classes(logits_fn, inputs)))
@@ -251,19 +251,20 @@ def predicted_classes(logits_fn: Callable[[Any, Any], Any], inputs: Any) -> Call
     return of_each_input(logits_fn, inputs, told)
 
 
-def settled(classes: Int32[np.ndarray, "teachers examples"]) -> Int32[np.ndarray, "teachers examples"]:
+def settled(
+    classes: Int32[np.ndarray, "teachers examples"],
+    fix: str = "give inputs without NaN, or lower the learning rate by which teachers are trained",
+) -> Int32[np.ndarray, "teachers examples"]:
     """Votes of all teachers: for class 0 where a teacher's logits are NaN, as `argmax` has it, with a warning."""
-    wrong = int((classes == DIVERGED).any(axis=1).sum())
-    said = f"of {len(classes)} teachers, {wrong} have logits of NaN"
-    if wrong == len(classes):
-        raise UsageError(f"{said}: lower the learning rate by which they are trained, or scale their inputs")
-    if wrong and is_first():
+    is_nan = classes == DIVERGED
+    if (of_all := np.flatnonzero(is_nan.all(axis=0))).size:
+        raise UsageError(f"the logits of every teacher are NaN for input {of_all[0]}: {fix}")
+    if (wrong := int(is_nan.any(axis=1).sum())) and is_first():
         warnings.warn(
-            f"{said} for some inputs, and vote for class 0 there: lower the learning rate by which they are trained, or scale "
-            "their inputs",
+            f"of {len(classes)} teachers, {wrong} have logits of NaN for some inputs, and vote for class 0 there: {fix}",
             stacklevel=2,
         )
-    return np.where(classes == DIVERGED, 0, classes)
+    return np.where(is_nan, 0, classes)
 
 
 def of_each_input(

@@ -72,12 +72,15 @@ def still_new(path: Path, given: Path | None, name: str) -> Path:
 
 @contextmanager
 def as_written(path: Path) -> Iterator[None]:
-    """Reading what a run wrote to `path`: raises `UsageError` where it has another shape."""
+    """Reading what a run wrote to `path`: raises `UsageError` where it has another shape, and where such an error is the cause
+    of one that doesn't name the file."""
+    others = LookupError, TypeError, AttributeError, ValueError
     try:
         yield
-    except UsageError:
-        raise
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
+    except (UsageError, *others) as given:
+        error = given.__cause__ if isinstance(given, UsageError) else given
+        if not isinstance(error, others) or isinstance(error, UsageError):
+            raise
         said = (str(error).splitlines() or [""])[0][:200]
         raise UsageError(
             f"{path} is not as a run writes it ({type(error).__name__}: {said}): bring back the run's own folder"

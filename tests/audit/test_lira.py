@@ -246,3 +246,10 @@ def test_data_on_a_mesh_are_those_of_the_host() -> None:
         for data in (DATA, on_mesh)
     ]
     np.testing.assert_array_equal(*logits)
+
+
+def test_data_of_the_other_byte_order_are_those_of_this_one() -> None:
+    course = {"num_shadows": 4, "optimizer": optax.sgd(0.1), "epochs": 1, "batch_size": 8, "key": jax.random.key(0)}
+    swapped = tuple(leaf.astype(leaf.dtype.newbyteorder()) for leaf in DATA)
+    found, expected = (audit.train_shadows(linear_loss, init, data, **course) for data in (swapped, DATA))
+    jax.tree.map(np.testing.assert_array_equal, found.params, expected.params)

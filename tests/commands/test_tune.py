@@ -159,6 +159,7 @@ def test_a_table_is_searched_and_scored_on_the_records_held_back(tmp_path: Path)
     assert "test_accuracy" in run.summary
     assert "test_accuracy" not in json.loads((tmp_path / "run" / "summary.json").read_text())
     assert "the records held back were predicted" in (run.statement or "")
+    assert " held back, is treated as public" in (run.statement or "")
     assert "on behalf of the records trained on and of those held back" in (run.statement or "")
     assert "bounds, categories, classes) counts as known" in (run.statement or "")
 

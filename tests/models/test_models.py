@@ -136,9 +136,15 @@ def test_windows_squares_descriptions_and_inputs_that_are_none_are_refused() -> 
             erased(**({"key": key, "image": image} | wrong))
     with pytest.raises(jaxdp.UsageError, match="side is NaN"):
         erased(key, image, side=float("nan"))
+    with pytest.raises(jaxdp.UsageError, match="has no kind: give a task"):
+        classifier("dense", 3, input_shape=(4,), input_dtype=np.float32)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(jaxdp.UsageError, match="input_dtype=None is no dtype"):
+        classifier("dense", Classes(3), input_shape=(4,), input_dtype=None)
     with pytest.raises(jaxdp.UsageError, match="described has no 'model'"):
         classifier_of({})
-    model = classifier("dense", Classes(3), input_shape=(4,), input_dtype=np.float32, hidden=())
+    taken = {"hidden": np.array([3]), "dtype": jnp.bfloat16}
+    model = classifier("dense", Classes(3), input_shape=(4,), input_dtype=np.float32, **taken)
+    assert model.described["architecture"] == {"hidden": (3,), "dtype": "bfloat16"}
     with pytest.raises(jaxdp.UsageError, match="inputs has no rows"):
         model.predict(model.init(key), np.zeros((0, 4), np.float32))
 

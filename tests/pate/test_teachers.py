@@ -115,15 +115,18 @@ def test_predictions_and_accuracies_are_those_of_each_teacher(monkeypatch: pytes
     np.testing.assert_allclose(accuracy, np.mean(np.array(one_by_one) == labels, axis=1))
 
 
-def test_a_teacher_whose_logits_are_nan_is_told_of_and_all_of_them_are_refused() -> None:
+def test_teachers_whose_logits_are_nan_are_told_of_and_refused_where_all_agree_on_nothing() -> None:
     says = lambda params, x: x * params
     some = pate.Teachers(np.array([1.0, np.nan, 2.0], np.float32), np.zeros((3, 1), np.int32))
     with pytest.warns(UserWarning, match="of 3 teachers, 1 have logits of NaN for some inputs, and vote for class 0"):
         found = some.predict(says, np.array([[1.0, 2.0], [3.0, 0.0]], np.float32))
     assert found.tolist() == [[1, 0], [0, 0], [1, 0]]
-    none = pate.Teachers(np.full(3, np.nan, np.float32), some.shards)
-    with pytest.raises(jaxdp.UsageError, match="of 3 teachers, 3 have logits of NaN: lower the learning rate"):
-        none.predict(says, np.ones((2, 2), np.float32))
+    whole = pate.Teachers(np.ones(3, np.float32), some.shards)
+    with pytest.raises(jaxdp.UsageError, match="every teacher are NaN for input 1: give inputs without NaN, or lower"):
+        whole.predict(says, np.array([[1.0, 2.0], [np.nan, 1.0]], np.float32))
+    apart = np.where(np.eye(3, dtype=bool), _teachers.DIVERGED, 1).astype(np.int32)
+    with pytest.warns(UserWarning, match="of 3 teachers, 3 have"):
+        assert _teachers.settled(apart).tolist() == (1 - np.eye(3, dtype=int)).tolist()
 
 
 def test_votes_and_public_inputs_may_be_on_a_mesh_of_explicit_axes() -> None:

@@ -1,6 +1,7 @@
 """`jaxdp pate label` and `jaxdp pate analyze`, for teachers who live elsewhere and share only predictions."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from ._predictions import read_labels, read_predictions
 from ._release import all_figures, analysis, labels_of, publish, release, write
 from ._report import epsilon_table
 
-_OPTIONS = f"{PRIVATE}/options.json"  # of labels that are being made
+_OPTIONS = f"{PRIVATE}/options.json"  # of labels that are being made, until they have their statement
 _STATED = "Mechanism: "  # how the part of a statement begins that says it
 
 
@@ -77,6 +78,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
         notes = () if options.seed is None else (seeded("The noise"),)
         write(released, folder, options.records, keys.nonce("noise"), notes=notes)
         publish(folder)
+        (folder.path / _OPTIONS).unlink()
     say(console, check_predictions(predictions))
     console.print(epsilon_table(folder.read_json(f"{PRIVATE}/report.json")))
     say(console, f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}")
@@ -91,7 +93,9 @@ def _refuse_labels(folder: RunFolder) -> None:
 
 def _forget_broken_off(options: LabelOptions, folder: RunFolder) -> None:
     """Leave nothing of this same command that a kill has ended before any label was there: it begins anew."""
-    if (folder.path / _OPTIONS).exists() and folder.read_json(_OPTIONS) == json.loads(json.dumps(_plain(options))):
+    folder.refuse_begun()
+    is_ours = os.access(folder.path / _OPTIONS, os.R_OK) and not any(folder.path.glob("statement.*"))
+    if is_ours and folder.read_json(_OPTIONS) == json.loads(json.dumps(_plain(options))):
         with folder.locked():
             _refuse_labels(folder)
             (folder.private / "votes.npy").unlink(missing_ok=True)
@@ -111,6 +115,7 @@ def _state_what_was_broken_off(options: LabelOptions, folder: RunFolder, console
             )
         labels_of(folder)
         publish(folder)
+        (folder.path / _OPTIONS).unlink()
     say(
         console,
         f"{folder.path} has labels of a command that was broken off, and their statement now: nothing was labelled anew",

@@ -86,7 +86,7 @@ def teach(
             if stop:
                 raise Interrupted
             display.update(done, "teachers trained")
-        votes = settled(found)
+        votes = settled(found, "give a lower --teacher-lr, and another --output")
         if (votes != found).any():
             on_first(lambda: save_array(path, votes))
         accuracy = np.mean(votes == data.test_labels[rows], axis=1)

@@ -8,7 +8,7 @@ from ..train._problem import Problem
 from ..train._results import BY_PLACES, DECLARED
 from ._options import TuneOptions
 from ._price import Price
-from ._score import in_words, scored_on
+from ._score import in_words, records_scored, scored_on
 
 
 def statement_of(
@@ -41,12 +41,13 @@ def statement_of(
     is_known = options.is_table or public_test
     held_back = "" if is_known else f"The examples held back are not protected either.{by_places} "
     declared = f" {DECLARED}" if options.is_table else ""
+    counted = f" trained on and {records_scored(problem, of_table=True):,} held back" if options.is_table else ""
     paragraphs = [
         f"{kept} {pair}-differential privacy by the RDP accountant of Google's dp-accounting (optimal order "
         f"{spent.order:g}): that is the price of the whole search, of which one run alone costs a part.",
         *_before(ledger, options.delta),
         f"Unit and adjacency: one example; two data sets are neighbours if {adjacency}. The number of examples, "
-        f"{price.num_examples:,}, is treated as public.",
+        f"{price.num_examples:,}{counted}, is treated as public.",
         f"Mechanism: a random search, accounted by theorems 2 and 6 of arXiv 2110.03620. The number of runs was drawn from "
         f"{options.search.in_words()}, before the first of them and without looking at the data. {_runs(options, price)} After "
         f"each, {scored_on(of_table=options.is_table)} were predicted, and the sum of how right each prediction was, from 0 to 1 "
