@@ -72,19 +72,22 @@ def still_new(path: Path, given: Path | None, name: str) -> Path:
 
 @contextmanager
 def as_written(path: Path) -> Iterator[None]:
-    """Reading what a run wrote to `path`: raises `UsageError` where it has another shape, and where such an error is the cause
-    of one that doesn't name the file."""
-    others = LookupError, TypeError, AttributeError, ValueError
+    """Reading what a run wrote to `path`: raises `UsageError` where it has another shape, if need be in another error's place."""
     try:
         yield
-    except (UsageError, *others) as given:
-        error = given.__cause__ if isinstance(given, UsageError) else given
-        if not isinstance(error, others) or isinstance(error, UsageError):
+    except UsageError as error:
+        if not isinstance(error.__cause__, LookupError | TypeError):
             raise
-        said = (str(error).splitlines() or [""])[0][:200]
-        raise UsageError(
-            f"{path} is not as a run writes it ({type(error).__name__}: {said}): bring back the run's own folder"
-        ) from error
+        raise _not_as_written(path, error.__cause__) from error
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise _not_as_written(path, error) from error
+
+
+def _not_as_written(path: Path, error: Exception) -> UsageError:
+    said = (str(error).splitlines() or [""])[0][:200]
+    return UsageError(
+        f"{path} is not as a run writes it ({type(error).__name__}: {said}): bring back the run's own folder"
+    )
 
 
 class RunFolder:

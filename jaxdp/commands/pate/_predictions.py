@@ -66,9 +66,7 @@ def write_labels(
     path: Path, labels: Int[np.ndarray, " asked"], answered: Bool[np.ndarray, " asked"], rows: np.ndarray
 ) -> None:
     """A line for each example that was asked: its number, its label (empty where there is none), whether it was answered."""
-    temporary = (
-        path.parent / PRIVATE / "labels.tmp"
-    )  # no labels are to be shared before all that they stand for is there
+    temporary = path.parent / PRIVATE / "labels.tmp"  # half of them are not to be shared
     with temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_HEADER)
