@@ -3,8 +3,8 @@
     python benchmarks/audit.py                 # ε = 1 and 8 and none, five seeds: a quarter of an hour on two cores
     python benchmarks/audit.py --quick         # each attack once, on a few steps
 
-Writes audit.json and audit.png to RESULTS/DEVICE, or audit-part.json and .png for less than lies there. A
-lower bound above a claim ends it with exit code 1.
+Writes audit.json and audit.png to RESULTS/DEVICE, or audit-part.json and .png for less than lies there. A lower bound above a
+claim ends it with exit code 1.
 """
 
 import argparse
@@ -55,9 +55,8 @@ def main() -> None:
             found.append(by_loss(epsilon, seed, quick=options.quick))
             print(found[-1], flush=True)
     is_part = options.quick or options.seeds < parser.get_default("seeds")
-    name = record.name_for(options.results, "audit", is_part=is_part)
-    folder = record.write(options.results, name, {"is_part": is_part, "figures": found})
-    draw(json.loads((folder / f"{name}.json").read_text()), folder / f"{name}.png")
+    path = record.write_part_or_whole(options.results, "audit", {"figures": found}, is_part=is_part)
+    draw(json.loads(path.read_text()), path.with_suffix(".png"))
     sys.exit(any(one["contradicts"] for one in found))
 
 

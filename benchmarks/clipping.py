@@ -231,10 +231,9 @@ def _is_part(options: Options, variants: list[Variant]) -> bool:
 def _write(options: Options, name: str, variants: list[Variant]) -> None:
     rows = [asdict(v) | {"median_milliseconds": v.median} for v in variants]
     is_part = not options.sweep and _is_part(options, variants)
-    name = record.name_for(options.results, name, is_part=is_part)
-    folder = record.write(options.results, name, {"is_part": is_part, "variants": rows})
-    draw(json.loads((folder / f"{name}.json").read_text()), folder / f"{name}.png", sweep=options.sweep)
-    print(f"written to {folder}")
+    path = record.write_part_or_whole(options.results, name, {"variants": rows}, is_part=is_part)
+    draw(json.loads(path.read_text()), path.with_suffix(".png"), sweep=options.sweep)
+    print(f"written to {path.parent}")
 
 
 def draw(found: dict[str, Any], path: Path, *, sweep: bool) -> None:

@@ -65,9 +65,9 @@ def main(options: Options) -> None:
     Console().print(table)
     usual = Options()
     is_part = options.draws < usual.draws or options.repeats < usual.repeats
-    name = record.name_for(options.results, "mechanisms", is_part=is_part)
-    folder = record.write(options.results, name, {"is_part": is_part, "draws": options.draws, "rows": rows})
-    print(f"written to {folder}")
+    content = {"draws": options.draws, "rows": rows}
+    path = record.write_part_or_whole(options.results, "mechanisms", content, is_part=is_part)
+    print(f"written to {path.parent}")
 
 
 def measured(name: str, call: Callable[[Any], Any], repeats: int) -> dict[str, Any]:

@@ -67,13 +67,19 @@ def write(results: Path, name: str, content: dict[str, Any], device: Device | No
     return folder
 
 
+def write_part_or_whole(results: Path, name: str, content: dict[str, Any], *, is_part: bool) -> Path:
+    """As `write`, to NAME.json, or where `name_for` says; returns the file."""
+    name = name_for(results, name, is_part=is_part)
+    return write(results, name, {"is_part": is_part} | content) / f"{name}.json"
+
+
 def name_for(results: Path, name: str, *, is_part: bool) -> str:
     """NAME, or for a part of a benchmark NAME-part where figures of the whole lie: those stay.
 
     Args:
         results: where to write.
         name: of the benchmark's figures.
-        is_part: whether this run measures less than the script does by itself; to be written among the figures by this name.
+        is_part: whether this run measures less than the script does by itself.
     """
     path = results / device_name() / f"{name}.json"
     has_whole = path.exists() and not json.loads(path.read_text()).get("is_part", False)

@@ -66,7 +66,8 @@ def main(options: Options) -> None:
     setting = {"runs": options.runs, "epsilon": spent, "epsilon_of_one_run": alone, "run": one_run.to_dict()}
     setting = json.loads(json.dumps(setting))  # as a file has it
     usual = replace(Options(), seeds=options.seeds, results=options.results)
-    name = record.name_for(options.results, "search", is_part=options != usual)
+    is_part = options != usual
+    name = record.name_for(options.results, "search", is_part=is_part)
     path = options.results / record.device_name() / f"{name}.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     found = before["searches"] if before.get("setting") == setting else []
@@ -87,8 +88,8 @@ def main(options: Options) -> None:
             trials = [{name: value for name, value in trial.items() if name != "params"} for trial in made]
             found.append({"seed": seed, "test_accuracy": accuracy, "trials": trials})
             console.print(f"search {seed}: {len(made)} runs, the best with {best}: {accuracy}")
-            content = {"is_part": options != usual, "setting": setting, "searches": found}
-            record.write(options.results, name, content)
+            content = {"setting": setting, "searches": found}
+            record.write_part_or_whole(options.results, "search", content, is_part=is_part)
     accuracies = [each["test_accuracy"] for each in found if each["test_accuracy"] is not None]
     if accuracies:
         console.print(

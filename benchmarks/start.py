@@ -79,7 +79,6 @@ def main(options: Options) -> None:
     """Time, weigh, and tell."""
     if options.runs < 1:
         sys.exit(f"--runs is {options.runs}: give at least 1")
-    is_part = options.runs < Options().runs
     path = options.results / record.device_name() / "start.json"
     earlier = json.loads(path.read_text()) if path.exists() else {}
     timed: dict[str, Callable[[], float]] = {name: lambda it=it: _of_process(it) for name, it in COMMANDS.items()}
@@ -89,8 +88,8 @@ def main(options: Options) -> None:
         for name, run in timed.items():
             seconds[name].append(run())
     weights = _weighed() if options.install else earlier.get("packages", {})
-    content = {"is_part": is_part, "runs": options.runs, "seconds": seconds, "packages": weights}
-    record.write(options.results, record.name_for(options.results, "start", is_part=is_part), content)
+    content = {"runs": options.runs, "seconds": seconds, "packages": weights}
+    record.write_part_or_whole(options.results, "start", content, is_part=options.runs < Options().runs)
     console = Console()
     table = Table("command", "seconds, median", "least", "most")
     for name, found in seconds.items():

@@ -77,8 +77,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
         )
         notes = () if options.seed is None else (seeded("The noise"),)
         write(released, folder, options.records, keys.nonce("noise"), notes=notes)
-        publish(folder)
-        (folder.path / _OPTIONS).unlink()
+        _end(folder)
     say(console, check_predictions(predictions))
     console.print(epsilon_table(folder.read_json(f"{PRIVATE}/report.json")))
     say(console, f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}")
@@ -95,10 +94,20 @@ def _forget_broken_off(options: LabelOptions, folder: RunFolder) -> None:
     """Leave nothing of this same command that a kill has ended before any label was there: it begins anew."""
     folder.refuse_begun()
     is_ours = os.access(folder.path / _OPTIONS, os.R_OK) and not any(folder.path.glob("statement.*"))
-    if is_ours and folder.read_json(_OPTIONS) == json.loads(json.dumps(_plain(options))):
+    if is_ours and _was_begun_by(options, folder):
         with folder.locked():
             _refuse_labels(folder)
             (folder.private / "votes.npy").unlink(missing_ok=True)
+
+
+def _was_begun_by(options: LabelOptions, folder: RunFolder) -> bool:
+    return folder.read_json(_OPTIONS) == json.loads(json.dumps(_plain(options)))
+
+
+def _end(folder: RunFolder) -> None:
+    """State what the labels cost; from then on no command goes on with them."""
+    publish(folder)
+    (folder.path / _OPTIONS).unlink()
 
 
 def _plain(options: LabelOptions) -> dict[str, Any]:
@@ -108,14 +117,13 @@ def _plain(options: LabelOptions) -> dict[str, Any]:
 def _state_what_was_broken_off(options: LabelOptions, folder: RunFolder, console: Console) -> None:
     """Labels are there, and a kill has come before their statement."""
     with folder.locked():
-        if folder.read_json(_OPTIONS) != json.loads(json.dumps(_plain(options))):
+        if not _was_begun_by(options, folder):
             raise UsageError(
                 f"--output={folder.path} holds labels of a command that was broken off, and this isn't the same one: give that "
                 "one again, and they get their statement, or give another folder"
             )
         labels_of(folder)
-        publish(folder)
-        (folder.path / _OPTIONS).unlink()
+        _end(folder)
     say(
         console,
         f"{folder.path} has labels of a command that was broken off, and their statement now: nothing was labelled anew",
