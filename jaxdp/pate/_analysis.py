@@ -212,19 +212,17 @@ def event_of(mechanism: Aggregator, *, asked: int, answered: int) -> "DpEvent":
     Args:
         mechanism: what they are aggregated by.
         asked: how many queries were put to the teachers.
-        answered: how many of them the teachers' votes answered.
+        answered: how many of them the teachers' votes answered; more than that only cost more.
 
     Returns:
         The event, under dp-accounting's adjacency "replace_special": one record moves one teacher's vote on each query.
 
     Raises:
-        UsageError: for what is no aggregator, numbers that aren't whole or below 0, and more answers than queries.
+        UsageError: for what is no aggregator, and numbers that aren't whole or below 0.
     """
     check_aggregator(mechanism)
     asked = _checks.whole("asked", asked, "give how many queries were asked")
     answered = _checks.whole("answered", answered, "give how many of them were answered")
-    if answered > asked:
-        raise UsageError(f"answered={answered} is more than asked={asked}: give how many of those asked were answered")
     return mechanism.event(asked=asked, answered=answered)
 
 

@@ -148,12 +148,6 @@ def test_orders_of_which_no_epsilon_can_be_made_are_refused() -> None:
         pate.Sanitiser(order=1.01)
 
 
-def test_no_more_queries_are_answered_than_asked() -> None:
-    mechanism = pate.ConfidentNoisyMax(threshold=5.0, sigma_threshold=9.0, sigma_max=9.0)
-    with pytest.raises(jaxdp.UsageError, match="answered=10 is more than asked=3"):
-        pate.event_of(mechanism, asked=3, answered=10)
-
-
 def test_whole_numbers_for_orders_are_taken_as_floats() -> None:
     """The trap of the reference code: integer orders gave -9.2e18."""
     votes = np.tile(PEAKED, (5, 1))
