@@ -208,7 +208,7 @@ def sums_of_squares(
     def together(*arrays: Float[Array, "*n"]) -> list[Float[Array, "*apart"]]:
         below = sum_of_squares(jnp.zeros_like(arrays[0]), apart, at_once)
         return [
-            found + below for found in _add_up_each([jnp.square(array.astype(jnp.float32)) for array in arrays], own)
+            found + below for found in add_up_each([jnp.square(array.astype(jnp.float32)) for array in arrays], own)
         ]
 
     return jax.lax.platform_dependent(*arrays, cuda=together, rocm=together, default=each)
@@ -222,7 +222,7 @@ def added_up(parts: Sequence[Float[Array, "_ _ ..."]]) -> list[Float[Array, "_ _
         if len(shape) == 2:
             continue
         axes = list(range(1, len(shape) - 1))
-        together = lambda *arrays, axes=axes: _add_up_each(arrays, axes)
+        together = lambda *arrays, axes=axes: add_up_each(arrays, axes)
         each = lambda *arrays, axes=axes: [jnp.sum(array, axis=axes) for array in arrays]
         rows = [parts[i].reshape(shape[0] * shape[1], *shape[2:]) for i in group]
         found = jax.lax.platform_dependent(*rows, tpu=together, cuda=together, rocm=together, default=each)
@@ -231,7 +231,7 @@ def added_up(parts: Sequence[Float[Array, "_ _ ..."]]) -> list[Float[Array, "_ _
     return totals
 
 
-def _add_up_each(arrays: Sequence[Float[Array, "..."]], axes: Sequence[int]) -> list[Float[Array, "..."]]:
+def add_up_each(arrays: Sequence[Float[Array, "..."]], axes: Sequence[int]) -> list[Float[Array, "..."]]:
     """Of float32 arrays of one shape, in one operation for so many of them."""
     add = lambda x, y: [a + b for a, b in zip(x, y, strict=True)]
     by_operation = [list(arrays[i : i + _TOGETHER]) for i in range(0, len(arrays), _TOGETHER)]

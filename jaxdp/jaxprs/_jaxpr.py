@@ -24,7 +24,9 @@ INLINED = frozenset({p.jit_p, p.closed_call_p, p.call_p})
 SCAN, REMAT, WHILE = p.scan_p, p.remat_p, p.while_p
 DOT_GENERAL, CONV, GATHER = p.dot_general_p, p.conv_general_dilated_p, p.gather_p
 STOP_GRADIENT = p.stop_gradient_p
-MUL, SELECT, ARITHMETIC = p.mul_p, p.select_n_p, frozenset({p.add_p, p.sub_p, p.mul_p, p.div_p})
+MUL, DIV, SUB, NEG, SELECT, SUM = p.mul_p, p.div_p, p.sub_p, p.neg_p, p.select_n_p, p.reduce_sum_p
+ADDITIONS = frozenset({p.add_p, p.sub_p, p.add_jaxvals_p})
+ARITHMETIC = frozenset({p.add_p, p.sub_p, p.mul_p, p.div_p})
 PRODUCTS = frozenset(
     {p.mul_p, getattr(lax, "one_minus_square_p", p.mul_p)}
 )  # the latter of a tangent, in the newer releases

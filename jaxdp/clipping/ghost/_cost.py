@@ -118,6 +118,13 @@ def choose_for_matrix_unit(
     return Choice("formed", gradient, entries, why)
 
 
+def choose_for_transformed(use: Layout, formed: Choice, arithmetic: Arithmetic) -> Choice:
+    """What is formed of a value that pulls back once it is added up is dropped where keeping it costs more than its rows."""
+    if arithmetic.kept_costs * formed.kept <= use.stack * use.rows * use.floats:
+        return formed
+    return Choice("dropped", 2 * formed.operations, 0, "its pull-back works on columns, and once on their sum")
+
+
 def activations(jaxpr: JaxprParts, kinds: Sequence[Kind]) -> int:
     """Bytes that a forward and a backward pass need for one example, about: half of what the loss computes, in float32.
 

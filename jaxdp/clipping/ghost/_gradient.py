@@ -64,6 +64,18 @@ def assemble(site: Site, pieces: Pieces) -> jax.Array:
     return _over_loops(join, sum(site.stacked))(list(pieces))
 
 
+def divided(site: Site, wholes: Sequence[jax.Array], count: int) -> tuple[list[list[jax.Array]], tuple[int, ...]]:
+    """Arrays of the source's shape in as many pieces as `form_pieces` gives, and a piece's left axes; outside of loops.
+
+    Returns:
+        For each piece those of all arrays.
+    """
+    if site.rule.divide is None:
+        return [list(wholes)], site.own.left_axes
+    pieces = [site.rule.divide(site.eqn, site.operand, site.own, whole, count) for whole in wholes]
+    return [list(those) for those in zip(*pieces, strict=True)] if wholes else [[]] * count, (1,)
+
+
 def sum_gradients(site: Site, others: Sequence[jax.Array], cotangents: jax.Array) -> jax.Array:
     """The sum of a batch's gradients with respect to the whole source, in float32: an ordinary weight gradient."""
     if site.by_products:

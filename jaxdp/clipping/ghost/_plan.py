@@ -5,8 +5,10 @@ norms add up. Most are a single leaf, others a part of one, or leaves that are m
 direct use is differentiated as a whole, for every example; thus no use is forgotten.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +19,9 @@ from ...jaxprs._jaxpr import (
     Var,
 )
 from .._arithmetic import Arithmetic
-from ._cost import Choice, activations, choose, choose_for_matrix_unit
-from ._kinds import PARAMS, Kind
+from ._cost import Choice, activations, choose, choose_for_matrix_unit, choose_for_transformed
+from ._kinds import EXAMPLE, PARAMS, Kind
+from ._pull_back import OtherForm, pull_back_of
 from ._uses import DirectUse, Path, Site, Uses
 from ._views import Origin, are_apart
 from .rules._rule import Merge, Square
@@ -48,6 +51,11 @@ class Component:
     rearranged: bool
     anchors: tuple[Var, ...]
     choice: Choice
+
+    @property
+    def is_transformed(self) -> bool:
+        """Whether its only use is of a value that pulls back on each column of a gradient by itself, once it is added up."""
+        return self.choice.form == "dropped" and not self.rearranged
 
     @property
     def is_kept(self) -> bool:
@@ -121,8 +129,12 @@ def make_plan(jaxpr: JaxprParts, kinds: Sequence[Kind], groups: Sequence[int], a
     leaves = [v for v, kind in zip(jaxpr.invars, kinds, strict=True) if kind == PARAMS]
     walk = Uses(jaxpr, kinds)
     used = dict.fromkeys([*(site.source for site in walk.sites), *(use.source for use in walk.direct)])
+    static = [
+        None if kind & EXAMPLE else jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype)
+        for v, kind in zip(jaxpr.invars, kinds, strict=True)
+    ]
     components = [
-        _component(sources, walk, leaves, groups, arithmetic)
+        _component(sources, walk, leaves, groups, arithmetic, functools.partial(_pulls_back_by_columns, jaxpr, static))
         for sources in _connected({v: walk.origins[v] for v in used})
     ]
     # What is no larger than what it is used in ("direct") is counted among the activations.
@@ -150,7 +162,12 @@ def _connected(origins: Mapping[Var, Origin]) -> list[list[Var]]:
 
 
 def _component(
-    sources: Sequence[Var], walk: Uses, leaves: Sequence[Var], groups: Sequence[int], arithmetic: Arithmetic
+    sources: Sequence[Var],
+    walk: Uses,
+    leaves: Sequence[Var],
+    groups: Sequence[int],
+    arithmetic: Arithmetic,
+    pulls_back_by_columns: Callable[[Site, Sequence[Var]], bool],
 ) -> Component:
     origins = walk.origins
     used = sorted(frozenset[int]().union(*(origins[source].leaves for source in sources)))
@@ -168,6 +185,9 @@ def _component(
         one_value = len(sources) == 1 and anchors == tuple(sources)
         sites, is_aligned = aligned or sites, aligned is not None
         choice = _by_rules(sites, anchors, arithmetic, aligned=is_aligned, together=together, one_value=one_value)
+        may_be_dropped = not rearranged and together and len(sites) == 1 and sites[0].rounded
+        if may_be_dropped and pulls_back_by_columns(sites[0], anchors):
+            choice = choose_for_transformed(sites[0].layout, choice, arithmetic)
     return Component(tuple(used), sites, direct, tuple(sources), rearranged, anchors, choice)
 
 
@@ -207,6 +227,14 @@ def _by_rules(
             layouts, entries, arithmetic, aligned=aligned, together=together, one_value=one_value
         )
     return choose(layouts, entries, aligned=aligned, together=together, own_norm=_is_mergeable(sites))
+
+
+def _pulls_back_by_columns(jaxpr: JaxprParts, static: Sequence[Any], site: Site, anchors: Sequence[Var]) -> bool:
+    try:
+        jax.eval_shape(lambda static: pull_back_of(jaxpr, static, site, anchors), static)
+    except OtherForm:
+        return False
+    return True
 
 
 def _by_products(site: Site, arithmetic: Arithmetic) -> bool:

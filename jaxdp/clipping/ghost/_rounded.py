@@ -52,13 +52,15 @@ from ._plan import Component
 from ._uses import Site
 from .rules import Dense
 
-_SMALLEST = 2.0**-125  # what a product below float32's range could have been, doubled for the rounding of sums of them
+SMALLEST_PRODUCT = (
+    2.0**-125
+)  # what a product below float32's range could have been, doubled for the rounding of sums of them
 _SMALLEST_ROOT = 2.0**-62  # what the root of a square below that range could have been
 _HUGE = 2.0**100
 _HELD = 2**25  # bytes of pieces that are held until their squares have been added up
 _AT_ONCE = 2**12  # products of pairs of rows that are added up in one sum
 LOOSELY = 2**20  # squares that are added up in one sum, where a bound that is a seventh too large will do
-_ROOTS = 2.0**-18  # what a device's square roots, divisions and scalings are off by, all together
+ROOTS = 2.0**-18  # what a device's square roots, divisions and scalings are off by, all together
 
 
 class Lengths(NamedTuple):
@@ -115,7 +117,7 @@ def _repeats(site: Site) -> Float[Array, ""]:
 
 def norm_of_single_row(site: Site, lengths: Lengths, arithmetic: Arithmetic) -> Norm:
     """Of gradients that are single outer products, [B], from factors that aren't rounded yet."""
-    reach = _reach(site, lengths, ONE_SUM)
+    reach = reach_of(site, lengths, ONE_SUM)
     return Norm(reach.value, reach.upper * jnp.float32((1 + arithmetic.factor_roundoff) ** 2))
 
 
@@ -152,7 +154,7 @@ def norm_by_gram_matrices(
     """Of gradients, [B], from the totals of `sums_of_products`, and lengths where `takes_lengths` names their uses."""
     widest = max(max(site.layout.left, site.layout.right) for site in sites)
     rows, stack = sum(site.layout.rows for site in sites), sites[0].layout.stack
-    below = stack * rows * widest * _SMALLEST  # of a trace, and of all that products of two rows can have lost
+    below = stack * rows * widest * SMALLEST_PRODUCT  # of a trace, and of all that products of two rows can have lost
     additions = (stack * rows**2 if _are_few(sites) else rows + stack * rows) + len(sites) ** 2 + 4
     longer = jnp.float32((1 + arithmetic.factor_roundoff) ** 2 * (1 + _squares_error(sites, LOOSELY)))
     square, size, reach, moved, lost = (jnp.float32(0) for _ in range(5))
@@ -173,13 +175,13 @@ def norm_by_gram_matrices(
                 moved += jnp.sqrt(jnp.sum(spread * right, axis=1))
                 lost += jnp.sum(left, axis=1) + jnp.sum(right, axis=1)
     product = (1 + arithmetic.gamma(widest + 2)) ** 2 - 1
-    slack = jnp.float32(1 + arithmetic.gamma(widest + rows + 4) + _ROOTS)
+    slack = jnp.float32(1 + arithmetic.gamma(widest + rows + 4) + ROOTS)
     reach, moved = reach * slack, moved * slack
     off = jnp.float32(product) * jnp.square(reach) + jnp.float32(arithmetic.gamma(additions)) * size
     off += jnp.float32(4 * rows * below) * lost
     upper = jnp.sqrt(jnp.maximum(square, 0) + off) + jnp.float32(arithmetic.factor_roundoff) * moved
     upper += jnp.float32(arithmetic.gamma(rows + len(sites))) * reach
-    return Norm(jnp.sqrt(jnp.maximum(square, off)), upper * jnp.float32(1 + _ROOTS))
+    return Norm(jnp.sqrt(jnp.maximum(square, off)), upper * jnp.float32(1 + ROOTS))
 
 
 def squares_of_formed(pieces: Sequence[Float[Array, "B ..."]], arithmetic: Arithmetic) -> list[Float[Array, "B 1 ..."]]:
@@ -218,12 +220,12 @@ def norm_of_formed(
     below = 2 * SMALLEST * sum(map(math.prod, shapes))
     value = jnp.sqrt(sum((total[:, 0] for total in totals), jnp.float32(below)))
     worst = max(map(sum_of_squares_error, shapes)) + len(shapes) * UNIT_ROUNDOFF + arithmetic.square_roundoff
-    reach = sum((_reach(*use, LOOSELY).upper for use in zip(sites, lengths, strict=True)), jnp.float32(0))
+    reach = sum((reach_of(*use, LOOSELY).upper for use in zip(sites, lengths, strict=True)), jnp.float32(0))
     rows = sum(site.layout.rows for site in sites) + len(sites)
     reach *= jnp.float32((1 + arithmetic.factor_roundoff) ** 2)
     off = jnp.float32(2 * arithmetic.gamma(rows) + arithmetic.factor_roundoff) * reach
-    off += jnp.float32(rows * sum(map(math.prod, shapes)) * _SMALLEST)
-    return Norm(value, value * jnp.float32(1 + worst + _ROOTS) + off)
+    off += jnp.float32(rows * sum(map(math.prod, shapes)) * SMALLEST_PRODUCT)
+    return Norm(value, value * jnp.float32(1 + worst + ROOTS) + off)
 
 
 def _has_each_entry_once(site: Site) -> bool:
@@ -242,11 +244,11 @@ def _are_few(sites: Sequence[Site]) -> bool:
     return sites[0].layout.stack * sum(site.layout.rows for site in sites) ** 2 <= _AT_ONCE
 
 
-def _reach(site: Site, lengths: Lengths, at_once: int) -> Norm:
+def reach_of(site: Site, lengths: Lengths, at_once: int) -> Norm:
     """R, of which so many squares were added up in one sum; of the loops that stack, each step has rows of its own."""
     left, right = lengths
     value = jnp.sqrt(jnp.sum(left * right, axis=1))
-    return Norm(value, value * jnp.float32(1 + 2 * _squares_error([site], at_once) + (left.shape[1] + 8) * _ROOTS))
+    return Norm(value, value * jnp.float32(1 + 2 * _squares_error([site], at_once) + (left.shape[1] + 8) * ROOTS))
 
 
 def _squares_error(sites: Sequence[Site], at_once: int) -> float:

@@ -31,6 +31,7 @@ from .._reducer import Examples
 from ._gradient import assemble, form_pieces, outer_products, sum_gradients, sum_lookups
 from ._norms import norm_of_sum
 from ._plan import Component, Plan
+from ._pull_back import PullBack, pull_back_of, pulled_back
 from ._rounded import (
     LOOSELY,
     Lengths,
@@ -38,6 +39,7 @@ from ._rounded import (
     norm_by_gram_matrices,
     norm_of_formed,
     norm_of_single_row,
+    reach_of,
     squares_of_formed,
     sums_of_products,
     takes_lengths,
@@ -45,6 +47,7 @@ from ._rounded import (
 )
 from ._tap import make_taps, run_tapped
 from ._trace import Traced
+from ._transformed import norm_of_transformed
 from ._uses import Path, Site
 from .rules import Dense, OneHot, OuterProducts
 from .rules._rule import Lookups
@@ -96,10 +99,17 @@ class _Kept(NamedTuple):
 
 
 class _Unkept(NamedTuple):
-    """A component whose gradients are never formed, or dropped; of lookups that could meet, what became of them all, [B, ...]."""
+    """A component whose gradients are never formed, or dropped.
+
+    Attributes:
+        component: itself.
+        merged: of lookups that could meet, what became of them all, [B, ...].
+        by: of a transformed value, the pull-back.
+    """
 
     component: Component
     merged: Lookups | None
+    by: PullBack | None
 
 
 class _Unfinished(NamedTuple):
@@ -139,7 +149,7 @@ def sum_by_ghost(
     groups = [_Group([], []) for _ in clipping.groups.shares]
     for component in plan.components:
         if not component.is_kept:
-            groups[clipping.groups.of_leaf[component.leaves[0]]].unkept.append(_merged(component, seen))
+            groups[clipping.groups.of_leaf[component.leaves[0]]].unkept.append(_unkept(plan, component, static, seen))
             continue
         for kept in _keep(plan, component, static, seen):
             leaf = plan.leaf_of.get(kept.anchor, component.leaves[0])
@@ -233,16 +243,18 @@ def _lengths(
     return {site.path: each for (site, _), each in zip(sites, found, strict=True)}
 
 
-def _merged(component: Component, seen: _Seen) -> _Unkept:
+def _unkept(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen) -> _Unkept:
     """With the lookups merged, behind a barrier: their norm must be that of the very numbers that are added up."""
     sites, merge = component.sites, component.merge
+    if component.is_transformed:
+        return _Unkept(component, None, pull_back_of(plan.jaxpr, static, sites[0], component.anchors))
     if merge is None:
-        return _Unkept(component, None)
+        return _Unkept(component, None, None)
 
     def one(operands: list[Any], cotangents: list[Any]) -> Lookups:
         return merge([outer_products(*use) for use in zip(sites, operands, cotangents, strict=True)])
 
-    return _Unkept(component, as_one_value(jax.vmap(one)(*seen.factors.of(sites))))
+    return _Unkept(component, as_one_value(jax.vmap(one)(*seen.factors.of(sites))), None)
 
 
 def _norms(unkept: Sequence[_Unkept], seen: _Seen, arithmetic: Arithmetic) -> list[Norm]:
@@ -253,7 +265,7 @@ def _norms(unkept: Sequence[_Unkept], seen: _Seen, arithmetic: Arithmetic) -> li
 
 
 def _unfinished_norm(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> _Unfinished:
-    component, merged = unkept
+    component, merged, by = unkept
     sites = component.sites
     if merged is not None:
         use = OuterProducts(OneHot(merged.entry), Dense(merged.rows))
@@ -261,7 +273,11 @@ def _unfinished_norm(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> _U
     factors = seen.factors.of(sites)
     if component.choice.form == "dropped":
         formed = jax.vmap(functools.partial(_form, component))(*factors)
-        shapes, all_lengths = [piece.shape[1:] for piece in formed], [seen.lengths[site.path] for site in sites]
+        all_lengths = [seen.lengths[site.path] for site in sites]
+        if by is not None:
+            reach = reach_of(sites[0], all_lengths[0], LOOSELY).upper
+            return _finished(norm_of_transformed(formed, by, sites[0], reach, arithmetic))
+        shapes = [piece.shape[1:] for piece in formed]
         return _Unfinished(
             squares_of_formed(formed, arithmetic),
             lambda totals: norm_of_formed(totals, shapes, sites, all_lengths, arithmetic),
@@ -341,7 +357,7 @@ def _sum_component(
         scaled = array if scale is None else array * scale.reshape(column)
         return jnp.where(which.reshape(column), scaled, zero)
 
-    component, merged = unkept
+    component, merged, by = unkept
     zero = jnp.float32(0)
     if merged is not None:
         site = component.sites[0]  # all are views of the same entries
@@ -353,15 +369,21 @@ def _sum_component(
     as_read = lambda scaled: scaled
     if component.sites[0].rounded and not component.is_single_row:
         as_read = functools.partial(rounded_on_its_way, arithmetic=arithmetic)
-    weighted = [as_read(select(g, usable, factor)) for g in cotangents]
+    scaled = [select(g, usable, factor) for g in cotangents]
+    weighted = [as_read(each) for each in scaled]
+    if by is not None:  # in two parts
+        operands, weighted = operands * 2, [*weighted, *map(as_read, map(jnp.subtract, scaled, weighted))]
     if clipping.may_lengthen:
         for each in weighted:
             usable &= jnp.all(jnp.isfinite(each), axis=range(1, each.ndim))
         weighted = [select(each, usable) for each in weighted]
     sums = [
         sum_gradients(site, o if site.rounded else [select(a, usable) for a in o], g)
-        for site, o, g in zip(component.sites, operands, weighted, strict=True)
+        for site, o, g in zip(component.sites * (1 if by is None else 2), operands, weighted, strict=True)
     ]
+    if by is not None:
+        (site,) = component.sites
+        return dict(zip(component.anchors, pulled_back(by, site, component.anchors, sums[0] + sums[1]), strict=True))
     return _by_source(component, sums)
 
 

@@ -116,6 +116,13 @@ def assemble(eqn: Eqn, operand: int, how: Layout, pieces: Pieces) -> jax.Array:
     return jnp.transpose(formed, _inverse((*window, in_channel, out_channel)))
 
 
+def divide(eqn: Eqn, operand: int, how: Layout, whole: jax.Array, count: int) -> list[jax.Array]:
+    """Of an array on the kernel's axes, a piece for each position in the kernel, or one for them all."""
+    out_channel, in_channel, *window = eqn.params["dimension_numbers"].rhs_spec
+    matrices = jnp.transpose(whole, (*window, in_channel, out_channel)).reshape(how.left, how.stack, how.right)
+    return jnp.split(jnp.moveaxis(matrices, 1, 0), count, axis=1)
+
+
 @jax.custom_batching.custom_vmap
 def _stacked(*pieces: jax.Array) -> jax.Array:
     """Along a new second axis.
@@ -230,6 +237,7 @@ CONVOLUTION = Rule(
     outer_products=outer_products,
     gradient=gradient,
     assemble=assemble,
+    divide=divide,
     repeats=repeats,
     summed=summed,
 )

@@ -192,6 +192,8 @@ class Rule:
             equations of the body that it stands in use it. Only the first is then kept.
         repeats: (eqn, operand). For an operation that multiplies its two operands and adds up: how often, at most, an entry of
             the other operand is an entry of left vectors. Where a matrix unit does it, factors may be rounded; None where not.
+        divide: (eqn, operand, layout, whole, count). `assemble` undone: so many pieces, [E, left entries, d] each, of an array of
+            the operand's shape. None for a gradient that isn't in pieces.
         summed: as `gradient`, but the sum of gradients of others [B, ...] and cotangents [B, ...], by products of rows; for an
             operation that a device may compute by products of other numbers.
     """
@@ -203,6 +205,7 @@ class Rule:
     types: frozenset[jnp.dtype] = REAL
     gradient: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array, jax.lax.Precision], Pieces] | None = None
     assemble: Callable[[Eqn, int, Layout, Pieces], jax.Array] = the_only_piece
+    divide: Callable[[Eqn, int, Layout, jax.Array, int], Pieces] | None = None
     merge: Merge | None = None
     square: Square | None = None
     equal_cotangents: Callable[[Eqn, JaxprParts], tuple[int, ...]] = no_equal_cotangents

@@ -1,0 +1,137 @@
+r"""The norm of a gradient with respect to parameters that are transformed before they are used, without pulling any back.
+
+Weight standardisation and weight normalisation work on each output channel by itself: what they pull a gradient G back to is, for
+the column \(g_o\) of each right entry o,
+
+\[ y_o = d_o \odot g_o + \sum_b u_{bo}\, r_{bo}, \qquad r_{bo} = \langle w_{bo}, g_o \rangle \]
+
+with d, u and w made of the parameters alone (`_pull_back` reads them from JAX's own), and a gain that is the
+same for a column gets a number \(\sum_b c_{bo} r_{bo}\). So the clipped sum is made of gradients that aren't pulled back, as one
+ordinary weight gradient, and pulled back once. The norm follows from sums over columns,
+
+\[ \lVert y_o \rVert^2 = \sum (d_o \odot g_o)^2 + 2 \sum_b r_{bo} \langle u_{bo} \odot d_o, g_o \rangle
+   + \sum_{bc} r_{bo} r_{co} \langle u_{bo}, u_{co} \rangle, \]
+
+which the product that forms G makes on its way: all in one pass, and nothing is kept.
+
+**Rounding.** With \(\tau_o = \max |d_o| + \sum_b \lVert u_{bo} \rVert \lVert w_{bo} \rVert\), no column becomes longer than
+\(\tau_o \lVert g_o \rVert\). Each of these sums is off by \(\gamma\) of what it could be at most, and three factors of a term and
+its additions by \(6 \gamma\) of \(\tau_o^2 \lVert g_o \rVert^2\) all together, which is added before the root is taken. Where
+what is taken away leaves little, as of a G that is nearly the same everywhere, an example is clipped harder than need be, by a
+fortieth of \(\tau_o \lVert g_o \rVert\) or so. What G itself is off by, and the sum's factors, passes through the same map, and
+becomes longer by \(\tau = \max_o \tau_o\) at most (`_rounded`, with R as there). A cotangent times its clip factor is therefore
+summed in two parts, each rounded to what the matrix unit reads, which leaves \(\delta^2\) of what rounding it once would.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._arithmetic import Arithmetic
+from .._clip import Norm
+from .._norm import SMALLEST, UNIT_ROUNDOFF, add_up_each, gamma
+from ._gradient import divided
+from ._pull_back import ITSELF, PullBack, is_of_columns
+from ._rounded import ROOTS, SMALLEST_PRODUCT
+from ._uses import Site
+
+_FLUSHED = 2.0**-122  # sixteen times what a product below float32's range could have been
+
+
+def norm_of_transformed(
+    formed: Sequence[Float[Array, "B ..."]],
+    by: PullBack,
+    site: Site,
+    reach: Float[Array, " B"],
+    arithmetic: Arithmetic,
+) -> Norm:
+    """Of gradients, [B], once they are pulled back.
+
+    Args:
+        formed: with respect to what the site uses, in pieces, from rounded factors.
+        by: the pull-back.
+        site: the use.
+        reach: R, of factors before they are rounded.
+        arithmetic: of the sums.
+    """
+    wholes = [of for of in by.of_anchors if ITSELF in of]
+    of_columns = [of for of in by.of_anchors if ITSELF not in of]
+    scales = [of[ITSELF] for of in wholes]
+    terms = [(i, b) for i, of in enumerate(wholes) for b in of if b != ITSELF]
+    apart = [is_of_columns(scale, site) for scale in scales]  # needn't be multiplied within the sums
+    crossed = [wholes[i][b] if apart[i] else wholes[i][b] * scales[i] for i, b in terms]
+    own, found, squares = _sums_of_gradients(formed, [*by.sums, *crossed], scales, site)
+    sums = dict(enumerate(found[: len(by.sums)], 1))
+    lengths, products = _sums_of_coefficients(by, wholes, site)
+    square = sum(squares, jnp.zeros_like(own))
+    for (i, b), total in zip(terms, found[len(by.sums) :], strict=True):
+        square += 2 * sums[b] * (total * scales[i].reshape(1, -1) if apart[i] else total)
+    for both in products:
+        square += sum(((1 + (b != c)) * sums[b] * sums[c] * x[None] for (b, c), x in both.items()), jnp.zeros_like(own))
+    for of in of_columns:
+        square += jnp.square(sum((sums[b] * c.reshape(1, -1) for b, c in of.items()), jnp.zeros_like(own)))
+
+    left, columns = site.own.left, own.shape[1]
+    slack = jnp.float32(1 + gamma(2 * (left + 16)))
+    length = lambda squared: jnp.sqrt(squared + jnp.float32(2 * left * SMALLEST)) * slack
+    largest = sum(jnp.max(jnp.abs(scale), axis=site.own.left_axes).reshape(-1) for scale in scales)
+    stretch, size = largest, 1 + largest
+    for b in range(1, len(by.sums) + 1):
+        given = sum((length(both[b, b]) for both in products if (b, b) in both), jnp.float32(0))
+        given += sum((jnp.abs(of[b]).reshape(-1) for of in of_columns if b in of), jnp.float32(0))
+        taken = length(lengths[b])
+        stretch, size = stretch + given * taken * slack, size + given + taken
+    at_once = max(math.prod(piece.shape[1:]) for piece in formed) // columns + len(formed)
+    off = jnp.float32(5.1 * gamma(2 * (at_once + 16)) + 1.1 * gamma(2 * (left + 16))) * (
+        own * jnp.square(stretch)[None]
+    )
+    off += jnp.float32(left * _FLUSHED) * (jnp.square(jnp.square(size))[None] * (1 + own))
+    square, off = (jnp.sum(x, axis=1) for x in (jnp.maximum(square, 0), off))
+
+    kept = 2.1 * arithmetic.gamma(site.own.rows + 2) + arithmetic.factor_roundoff**2 + 2 * UNIT_ROUNDOFF
+    passed = jnp.float32(kept * (1 + arithmetic.factor_roundoff) ** 2) * reach
+    passed += jnp.float32(site.own.rows * site.source.aval.size * SMALLEST_PRODUCT)
+    upper = jnp.sqrt(square + off) * jnp.float32(1 + gamma(2 * (columns + 16))) + jnp.max(stretch) * passed
+    return Norm(jnp.sqrt(jnp.maximum(square, off)), upper * jnp.float32(1 + ROOTS))
+
+
+def _sums_of_gradients(
+    formed: Sequence[Float[Array, "B ..."]], weights: Sequence[Array], scales: Sequence[Array], site: Site
+) -> tuple[Any, list[Any], list[Any]]:
+    """Along the columns of gradients, [B, columns] each, by one pass over every piece.
+
+    Returns:
+        Of their squares; of them times each weight; of the squares of them times each scale.
+    """
+    whole_weights, whole_scales = ([x for x in those if not is_of_columns(x, site)] for those in (weights, scales))
+    of_pieces, axes = divided(site, [*whole_weights, *whole_scales], len(formed))
+    total: list[Any] = [jnp.float32(0)] * (2 + len(whole_weights) + len(whole_scales))
+    for piece, factors in zip(formed, of_pieces, strict=True):
+        products = [piece * factor[None] for factor in factors]
+        products[len(whole_weights) :] = map(jnp.square, products[len(whole_weights) :])
+        found = add_up_each([jnp.square(piece), piece, *products], [axis + 1 for axis in axes])
+        total = [sofar + x.reshape(x.shape[0], -1) for sofar, x in zip(total, found, strict=True)]
+    own, plain, *rest = total
+    left_over = iter(rest)
+    take = lambda x, without: without(x.reshape(1, -1)) if is_of_columns(x, site) else next(left_over)
+    of_weights = [take(x, lambda x: x * plain) for x in weights]
+    return own, of_weights, [take(x, lambda x: jnp.square(x) * own) for x in scales]
+
+
+def _sums_of_coefficients(
+    by: PullBack, wholes: Sequence[dict[int, Array]], site: Site
+) -> tuple[dict[int, Any], list[dict[tuple[int, int], Any]]]:
+    """Squared lengths of the columns of each w, [columns], and products of those of each two u, of each anchor of their shape."""
+    pairs = [(i, b, c) for i, of in enumerate(wholes) for b in of for c in of if ITSELF < b <= c]
+    arrays = [*map(jnp.square, by.sums), *(wholes[i][b] * wholes[i][c] for i, b, c in pairs)]
+    whole = [x for x in arrays if not is_of_columns(x, site)]
+    added_up = iter(add_up_each(whole, site.own.left_axes))
+    total = [x * jnp.float32(site.own.left) if is_of_columns(x, site) else next(added_up) for x in arrays]
+    flat = [x.reshape(-1) for x in total]
+    products: list[dict[tuple[int, int], Any]] = [{} for _ in wholes]
+    for (i, b, c), x in zip(pairs, flat[len(by.sums) :], strict=True):
+        products[i][b, c] = x
+    return dict(enumerate(flat[: len(by.sums)], 1)), products

@@ -1,0 +1,225 @@
+"""Parameters that are standardised or normalised before they are used: clipped without a gradient of each pulled back.
+
+Where what a transformation pulls back works on each column of a gradient by itself, its norm follows from sums along columns,
+and the clipped sum is pulled back once.
+"""
+
+import math
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracle import distance, loop, norm_of
+
+import jaxdp
+from jaxdp._platform import compiling_for
+from jaxdp.clipping._arithmetic import BFLOAT16
+from jaxdp.clipping.ghost import _plan, _pull_back, trace_loss
+from jaxdp.clipping.ghost._pull_back import OtherForm, pull_back_of, pulled_back
+from jaxdp.clipping.ghost._sum import _to_leaves
+
+AXES = (0, 1, 2)
+
+
+@pytest.fixture(autouse=True)
+def _as_users_run() -> Any:
+    """The models promote dtypes and ranks as users' models do."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def standardised(p: Any, axes: Any = AXES) -> Any:
+    mean, variance = (of(p["w"], axis=axes, keepdims=True) for of in (jnp.mean, jnp.var))
+    return (p["w"] - mean) / jnp.sqrt(variance + 1e-4)
+
+
+@jax.custom_vjp
+def cut_off(w: Any) -> Any:
+    return w
+
+
+cut_off.defvjp(lambda w: (w, None), lambda _, g: (jnp.where(jnp.arange(g.shape[-1]) > 0, g, 1.0),))
+
+BY_COLUMNS = {
+    "standardised": standardised,
+    "standardised, of a bfloat16 model": lambda p: standardised(p).astype(jnp.bfloat16),
+    "standardised, with a gain": lambda p: standardised(p) * p["gain"],
+    "normalised": lambda p: p["gain"] * p["w"] / jnp.sqrt(jnp.sum(p["w"] ** 2, axis=AXES)),
+    "normalised, its length held": lambda p: (
+        p["w"] / jax.lax.stop_gradient(jnp.linalg.norm(p["w"].reshape(-1, 6), axis=0))
+    ),
+    "centred": lambda p: p["w"] - jnp.mean(p["w"], axis=AXES, keepdims=True),
+    "scaled": lambda p: p["w"] * (1.0 + p["gain"]),
+    "squashed": lambda p: jnp.tanh(p["w"]),
+    "masked": lambda p: jnp.where(jnp.arange(4)[:, None] > 1, p["w"], 0.0),
+    "of two": lambda p: standardised(p) + p["more"] * p["gain"],
+    "shifted by a gain": lambda p: standardised(p) - p["gain"],
+    "centred twice": lambda p: standardised({"w": standardised(p)}),
+}
+OTHERS = {
+    "by rows": lambda p: standardised(p, axes=(3,)),
+    "by input channels": lambda p: standardised(p, axes=(0, 1, 3)),
+    "by positions": lambda p: standardised(p, axes=(0, 1)),
+    "all together": lambda p: standardised(p, axes=(0, 1, 2, 3)),
+    "sorted": lambda p: jnp.sort(p["w"], axis=2) * p["gain"],
+    "mixed": lambda p: jnp.einsum("hwio,op->hwip", p["w"], p["mix"]),
+    "transposed": lambda p: jnp.swapaxes(standardised({"w": jnp.swapaxes(p["w"], 2, 3)}, axes=(0, 1, 3)), 2, 3),
+    "added up one after another": lambda p: jnp.cumsum(p["w"], axis=2),
+    "with a gradient of its own": lambda p: cut_off(p["w"] * p["gain"]),
+    "of bfloat16 parameters": lambda p: standardised({"w": p["w"].astype(jnp.bfloat16)}),
+    "multiplied by itself moved": lambda p: p["w"] * jnp.roll(p["w"], 1, axis=3),
+}
+
+
+def problem(form: Any, size: int = 6, seed: int = 0) -> tuple[Any, Any, Any]:
+    random = np.random.default_rng(seed)
+    normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)
+    params = {"w": normal(3, 3, 4, 6), "gain": normal(6), "more": normal(3, 3, 4, 6), "mix": normal(6, 6)}
+
+    def loss(p: Any, example: Any) -> Any:
+        x, weights = example
+        w = form(p)
+        y = jax.lax.conv_general_dilated(
+            x[None].astype(w.dtype), w, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        return jnp.sum(y[0].astype(jnp.float32) * weights)
+
+    return loss, params, (normal(size, 4, 4, 4), normal(size, 2, 2, 6))
+
+
+def how_of(loss: Any, params: Any, batch: Any, precision: str = "bfloat16") -> set[str]:
+    leaves = jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost", precision=precision).explain(params, batch).leaves
+    return {leaf.how for leaf in leaves} - {"unused"}
+
+
+def plan_of(loss: Any, params: Any, batch: Any) -> tuple[_plan.Plan, Any]:
+    with compiling_for("tpu"):
+        return trace_loss(loss, False, params, batch, (), None, [0] * len(params), BFLOAT16).plan, jax.tree.leaves(
+            params
+        )
+
+
+@pytest.mark.parametrize("name", BY_COLUMNS)
+def test_what_is_read_of_a_pull_back_is_what_jax_pulls_back(name: str) -> None:
+    loss, params, batch = problem(BY_COLUMNS[name])
+    plan, leaves = plan_of(loss, params, batch)
+    (component,) = plan.components
+    assert component.is_transformed
+    (site,) = component.sites
+    total = jnp.asarray(np.random.default_rng(1).normal(size=site.source.aval.shape), jnp.float32)
+    static = [*leaves, None, None]
+    by = pull_back_of(plan.jaxpr, static, site, component.anchors)
+    found = pulled_back(by, site, component.anchors, total)
+    value, pull = jax.vjp(lambda p: jax.tree.map(lambda x: x.astype(jnp.float32), BY_COLUMNS[name](p)), params)
+    expected = jax.tree.leaves(pull(total.astype(value.dtype))[0])
+    tolerance = 1e-2 if "bfloat16" in name else 1e-5
+    for own, theirs in zip(
+        _to_leaves(plan, static, dict(zip(component.anchors, found, strict=True))), expected, strict=True
+    ):
+        np.testing.assert_allclose(own, theirs, rtol=tolerance, atol=tolerance * float(jnp.max(jnp.abs(theirs))))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_does_anything_else_is_formed_for_each_example(name: str) -> None:
+    loss, params, batch = problem(OTHERS[name])
+    assert how_of(loss, params, batch) <= {"formed", "materialised", "direct"}
+
+
+def test_an_equation_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss, params, batch = problem(standardised)
+    plan, leaves = plan_of(loss, params, batch)
+    (component,) = plan.components
+    monkeypatch.delitem(_pull_back._LINEAR, _pull_back.NEG)
+    with pytest.raises(OtherForm):
+        pull_back_of(plan.jaxpr, [*leaves, None, None], component.sites[0], component.anchors)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "tensorfloat32"])
+@pytest.mark.parametrize("name", BY_COLUMNS)
+def test_transformed_parameters_are_clipped_as_in_a_loop(name: str, precision: str) -> None:
+    loss, params, batch = problem(BY_COLUMNS[name])
+    assert "dropped" in how_of(loss, params, batch, precision)
+    mask = np.array([True, True, False, True, True, True])
+    _, norms = loop(loss, params, batch, mask, math.inf)
+    clip_norm = float(np.median(norms))
+    expected, _ = loop(loss, params, batch, mask, clip_norm)
+    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, method="ghost", precision=precision))
+    out = grad_fn(params, batch, mask=jnp.asarray(mask))
+    np.testing.assert_allclose(out.norms, norms, rtol=0.02)
+    assert distance(out.grads, expected) <= 0.01 * sum(min(n, clip_norm) for n in norms)
+    for i in np.flatnonzero(mask):
+        length = norm_of(grad_fn(params, batch, mask=jnp.arange(len(mask)) == i).grads)
+        assert length <= clip_norm * (1 + 1e-6)
+        if norms[i] > clip_norm:
+            assert length >= clip_norm * 0.99
+
+
+@hypothesis.settings(max_examples=20, deadline=None, derandomize=True)
+@hypothesis.given(
+    seed=st.integers(0, 10**6),
+    name=st.sampled_from(sorted(set(BY_COLUMNS) - {"masked", "squashed"})),
+    cancel=st.sampled_from((0.0, 1e-5, 1e-3, 1e-1)),
+    scale=st.sampled_from((1e-15, 1e-6, 1.0, 1e6, 1e15)),
+    spread=st.sampled_from((1e-6, 1e-3, 1.0, 1e3)),
+    clip_norm=st.sampled_from((1e-2, 1.0)),
+)
+def test_gradients_that_a_transformation_takes_away_but_for_a_part_are_clipped(
+    seed: int, name: str, cancel: float, scale: float, spread: float, clip_norm: float
+) -> None:
+    loss, params, (x, weights) = problem(BY_COLUMNS[name], seed=seed)
+    params = jax.tree.map(lambda leaf: leaf * spread, params)
+    x = jnp.ones_like(x) + cancel * x  # a gradient that is nearly the same at each entry of a column
+    weights = weights * jnp.asarray([scale, 1, scale, 1, 1, 1], jnp.float32)[:, None, None, None]
+    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, method="ghost", precision="bfloat16"))
+    whole = grad_fn(params, (x, weights)).grads
+    for i in range(3):
+        mask = jnp.arange(len(x)) == i
+        assert norm_of(grad_fn(params, (x, weights), mask=mask).grads) <= clip_norm * (1 + 1e-6)
+        assert distance(whole, grad_fn(params, (x, weights), mask=~mask).grads) <= clip_norm * (1 + 1e-4)
+
+
+def test_what_is_not_finite_contributes_nothing() -> None:
+    loss, params, (x, weights) = problem(standardised)
+    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost", precision="bfloat16"))
+    bad = x.at[1, 0, 0, 0].set(jnp.nan), weights.at[2, 0, 0, 0].set(jnp.inf).at[3].multiply(1e25)
+    few = grad_fn(params, (x, weights), mask=jnp.arange(6) % 4 == 0)
+    found = grad_fn(params, bad, mask=jnp.arange(6) < 5)
+    for name in params:
+        np.testing.assert_allclose(found.grads[name], few.grads[name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("channels", [2, 16])
+def test_any_convolution_and_dense_layer_is(groups: int, channels: int) -> None:
+    def loss(p: Any, x: Any) -> Any:
+        numbers = ("HWNC", "OHWI", "NCHW")
+        of_outputs = lambda w, axes: (
+            w / jnp.sqrt(1e-3 + jnp.sum((w - w.mean(axes, keepdims=True)) ** 2, axes, keepdims=True))
+        )
+        y = jax.lax.conv_general_dilated(
+            x, of_outputs(p["w"], (1, 2, 3)), (2, 1), "SAME", dimension_numbers=numbers, feature_group_count=groups
+        )
+        rows = jnp.tanh(jnp.moveaxis(y, 1, 3)).reshape(-1, 8)
+        return jnp.sum((rows @ of_outputs(p["v"], 0) + jnp.einsum("tk,dk->td", rows, of_outputs(p["u"], 1))) ** 2)
+
+    random = np.random.default_rng(0)
+    normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)
+    params = {"w": normal(8, 3, 2, channels // groups), "v": normal(8, 9), "u": normal(9, 8)}
+    batch = normal(4, 3, 2, 1, channels)
+    leaves = jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost", precision="bfloat16").explain(params, batch).leaves
+    assert [leaf.how for leaf in leaves if "w" in leaf.name] == ["dropped"]
+    mask = np.ones(4, bool)
+    _, norms = loop(loss, params, batch, mask, math.inf)
+    expected, _ = loop(loss, params, batch, mask, float(np.median(norms)))
+    for target, how in (("cpu", {}), ("tpu", {})):
+        with compiling_for(target):
+            clipped = jaxdp.clipped_grad(
+                loss, clip_norm=float(np.median(norms)), method="ghost", precision="bfloat16", **how
+            )
+            out = jax.jit(clipped)(params, batch)
+        np.testing.assert_allclose(out.norms, norms, rtol=0.03)
+        assert distance(out.grads, expected) <= 0.03 * sum(norms)
