@@ -36,6 +36,7 @@ class Arithmetic:
         formed_costs: an operation of products whose results are only squared and added up, in those of Gram matrices.
         kept_costs: an entry of a gradient that is formed and kept until clip factors are known, in those of its rows.
         square_roundoff: by how much, relatively, squares are rounded for a matrix unit that adds them up; zero where none does.
+        sums_products: whether sums of what a product gives are made on its way, as many as are asked for, and it isn't written.
     """
 
     mantissa_bits: int
@@ -47,6 +48,7 @@ class Arithmetic:
     formed_costs: float = 1.0
     kept_costs: float = 1.0
     square_roundoff: float = 0.0
+    sums_products: bool = False
 
     @property
     def rounds(self) -> bool:
@@ -63,7 +65,8 @@ FLOAT32 = Arithmetic(23, 0.0, UNIT_ROUNDOFF, convolutions=True, rounds_formed=Tr
 # A TPU adds up in float32 and doesn't say how it rounds: to cut off is at most twice as bad as to round to the nearest.
 # By v5e's compiler (0.0.42) 16 products of 256 × 256 × 1024 take 23,086 cycles to form, square and add up (by a product: by a sum
 # 45,664), and 25,692 to 38,748 by both Gram matrices, at 1.25 times the operations; those of 256 × 256 × 256 take 7,394 (14,432),
-# and 18,784 at twice as many. What is kept is written and read in float32, rows are read in bfloat16.
+# and 18,784 at twice as many. What is kept is written and read in float32, rows are read in bfloat16. Nine times 16 products of
+# 256 × 64 × 256 take 116,554 cycles with the sums of their squares along columns, 127,796 with two sums of weighted entries beside.
 BFLOAT16 = Arithmetic(
     7,
     _HALF * 2.0**-7,
@@ -74,6 +77,7 @@ BFLOAT16 = Arithmetic(
     formed_costs=1.25,
     kept_costs=4.0,
     square_roundoff=_HALF * 2.0**-7,
+    sums_products=True,
 )
 # Tensor cores align the numbers that they add with the largest of them, and cut off what is below its last bits (Fasi, Higham,
 # Mikaitis and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021). cuDNN may compute convolutions by transforms. Rows of
@@ -98,7 +102,7 @@ def arithmetic_of(precision: str) -> Arithmetic:
         )
     arithmetic = _ARITHMETIC[platform.precision if precision == "auto" else precision]
     if arithmetic is BFLOAT16 and platform is GPU:
-        return replace(arithmetic, convolutions=False, square_roundoff=0.0)
+        return replace(arithmetic, convolutions=False, square_roundoff=0.0, sums_products=False)
     return arithmetic
 
 

@@ -129,6 +129,13 @@ def test_what_does_anything_else_is_formed_for_each_example(name: str) -> None:
     assert how_of(loss, params, batch) <= {"formed", "materialised", "direct"}
 
 
+def test_what_is_written_before_it_is_added_up_is_kept() -> None:
+    loss, params, batch = problem(standardised)
+    assert how_of(loss, params, batch, "tensorfloat32") == how_of(loss, params, batch, "float32") == {"formed"}
+    with compiling_for("gpu"):
+        assert how_of(loss, params, batch) == {"formed"}
+
+
 def test_an_equation_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loss, params, batch = problem(standardised)
     plan, leaves = plan_of(loss, params, batch)
@@ -138,16 +145,15 @@ def test_an_equation_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatc
         pull_back_of(plan.jaxpr, [*leaves, None, None], component.sites[0], component.anchors)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "tensorfloat32"])
 @pytest.mark.parametrize("name", BY_COLUMNS)
-def test_transformed_parameters_are_clipped_as_in_a_loop(name: str, precision: str) -> None:
+def test_transformed_parameters_are_clipped_as_in_a_loop(name: str) -> None:
     loss, params, batch = problem(BY_COLUMNS[name])
-    assert "dropped" in how_of(loss, params, batch, precision)
+    assert "dropped" in how_of(loss, params, batch)
     mask = np.array([True, True, False, True, True, True])
     _, norms = loop(loss, params, batch, mask, math.inf)
     clip_norm = float(np.median(norms))
     expected, _ = loop(loss, params, batch, mask, clip_norm)
-    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, method="ghost", precision=precision))
+    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, method="ghost", precision="bfloat16"))
     out = grad_fn(params, batch, mask=jnp.asarray(mask))
     np.testing.assert_allclose(out.norms, norms, rtol=0.02)
     assert distance(out.grads, expected) <= 0.01 * sum(min(n, clip_norm) for n in norms)
