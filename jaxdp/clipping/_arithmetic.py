@@ -65,8 +65,8 @@ FLOAT32 = Arithmetic(23, 0.0, UNIT_ROUNDOFF, convolutions=True, rounds_formed=Tr
 # A TPU adds up in float32 and doesn't say how it rounds: to cut off is at most twice as bad as to round to the nearest.
 # By v5e's compiler (0.0.42) 16 products of 256 × 256 × 1024 take 23,086 cycles to form, square and add up (by a product: by a sum
 # 45,664), and 25,692 to 38,748 by both Gram matrices, at 1.25 times the operations; those of 256 × 256 × 256 take 7,394 (14,432),
-# and 18,784 at twice as many. What is kept is written and read in float32, rows are read in bfloat16. Nine times 16 products of
-# 256 × 64 × 256 take 116,554 cycles with the sums of their squares along columns, 127,796 with two sums of weighted entries beside.
+# and 18,784 at twice as many. What is kept is written and read in float32, rows are read in bfloat16. Nine times 16 products
+# of 256 × 64 × 256 take 116,554 with the sums of their squares along columns, and 127,796 with two of weighted entries beside.
 BFLOAT16 = Arithmetic(
     7,
     _HALF * 2.0**-7,

@@ -60,6 +60,7 @@ BY_COLUMNS = {
     "shifted by a gain": lambda p: standardised(p) - p["gain"],
     "centred twice": lambda p: standardised({"w": standardised(p)}),
 }
+FEW = {"standardised, with a gain", "of two"}
 OTHERS = {
     "by rows": lambda p: standardised(p, axes=(3,)),
     "by input channels": lambda p: standardised(p, axes=(0, 1, 3)),
@@ -145,7 +146,9 @@ def test_an_equation_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatc
         pull_back_of(plan.jaxpr, [*leaves, None, None], component.sites[0], component.anchors)
 
 
-@pytest.mark.parametrize("name", BY_COLUMNS)
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in BY_COLUMNS]
+)
 def test_transformed_parameters_are_clipped_as_in_a_loop(name: str) -> None:
     loss, params, batch = problem(BY_COLUMNS[name])
     assert "dropped" in how_of(loss, params, batch)
@@ -164,7 +167,7 @@ def test_transformed_parameters_are_clipped_as_in_a_loop(name: str) -> None:
             assert length >= clip_norm * 0.99
 
 
-@hypothesis.settings(max_examples=20, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=12, deadline=None, derandomize=True)
 @hypothesis.given(
     seed=st.integers(0, 10**6),
     name=st.sampled_from(sorted(set(BY_COLUMNS) - {"masked", "squashed"})),
@@ -198,6 +201,13 @@ def test_what_is_not_finite_contributes_nothing() -> None:
         np.testing.assert_allclose(found.grads[name], few.grads[name], rtol=1e-5, atol=1e-7)
 
 
+def test_where_a_transformation_divides_by_zero_nobody_contributes() -> None:
+    loss, params, batch = problem(lambda p: p["w"] / jnp.sqrt(jnp.sum(p["w"] ** 2, axis=AXES)))
+    params["w"] = params["w"].at[..., 2].set(0.0)
+    found = jax.jit(jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost", precision="bfloat16"))(params, batch)
+    assert norm_of(found.grads) == 0.0
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("channels", [2, 16])
 def test_any_convolution_and_dense_layer_is(groups: int, channels: int) -> None:
@@ -221,11 +231,9 @@ def test_any_convolution_and_dense_layer_is(groups: int, channels: int) -> None:
     mask = np.ones(4, bool)
     _, norms = loop(loss, params, batch, mask, math.inf)
     expected, _ = loop(loss, params, batch, mask, float(np.median(norms)))
-    for target, how in (("cpu", {}), ("tpu", {})):
+    for target in ("cpu", "tpu"):
         with compiling_for(target):
-            clipped = jaxdp.clipped_grad(
-                loss, clip_norm=float(np.median(norms)), method="ghost", precision="bfloat16", **how
-            )
-            out = jax.jit(clipped)(params, batch)
+            clip = jaxdp.clipped_grad(loss, clip_norm=float(np.median(norms)), method="ghost", precision="bfloat16")
+            out = jax.jit(clip)(params, batch)
         np.testing.assert_allclose(out.norms, norms, rtol=0.03)
         assert distance(out.grads, expected) <= 0.03 * sum(norms)

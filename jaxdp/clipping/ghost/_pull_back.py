@@ -115,7 +115,11 @@ def is_of_columns(coefficient: Array, site: Site) -> bool:
 def pulled_back(
     by: PullBack, site: Site, anchors: Sequence[Var], total: Float[Array, "..."]
 ) -> list[Float[Array, "..."]]:
-    """The gradients with respect to the anchors, in float32, from that with respect to what the site uses."""
+    """The gradients with respect to the anchors, in float32, from that with respect to what the site uses.
+
+    Where a coefficient isn't finite, no norm is, nobody contributes, and zeros are pulled back to zeros.
+    """
+    by = jax.tree.map(lambda c: jnp.where(jnp.isfinite(c), c, 0), by)
     sums = []
     for w in by.sums:
         found = w * total
