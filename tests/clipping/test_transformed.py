@@ -164,7 +164,7 @@ def test_transformed_parameters_are_clipped_as_in_a_loop(name: str) -> None:
         length = norm_of(grad_fn(params, batch, mask=jnp.arange(len(mask)) == i).grads)
         assert length <= clip_norm * (1 + 1e-6)
         if norms[i] > clip_norm:
-            assert length >= clip_norm * 0.99
+            assert length >= clip_norm * 0.97
 
 
 @hypothesis.settings(max_examples=12, deadline=None, derandomize=True)
@@ -206,6 +206,65 @@ def test_where_a_transformation_divides_by_zero_nobody_contributes() -> None:
     params["w"] = params["w"].at[..., 2].set(0.0)
     found = jax.jit(jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost", precision="bfloat16"))(params, batch)
     assert norm_of(found.grads) == 0.0
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e-6, 1e-3, 1e3, 1e6])
+def test_a_short_or_long_column_spoils_nothing(scale: float) -> None:
+    loss, params, batch = problem(
+        lambda p: p["w"] * jax.lax.rsqrt(jnp.sum(p["w"] ** 2, axis=AXES) + 1e-12) + 0 * p["gain"]
+    )
+    params["w"] = params["w"].at[..., 2].multiply(scale)
+    _, norms = loop(loss, params, batch, np.ones(6, bool), math.inf)
+    expected, _ = loop(loss, params, batch, np.ones(6, bool), float(np.median(norms)))
+    out = jax.jit(jaxdp.clipped_grad(loss, clip_norm=float(np.median(norms)), method="ghost", precision="bfloat16"))(
+        params, batch
+    )
+    np.testing.assert_allclose(out.norms, norms, rtol=0.03)
+    assert distance(out.grads, expected) <= 0.02 * norm_of(expected)
+
+
+def batch_that_goes_away(size: int) -> tuple[Any, Any]:
+    """Examples whose rows cancel behind others, but for four ordinary ones."""
+    random = np.random.default_rng(0)
+    x = 1 + random.integers(0, 100, (size, 3, 10, 8)) / 128 * 0.3
+    x = np.concatenate([x, x], axis=2)
+    half = 1 + 0.1 * random.random((size, 1, 8, 8))
+    g = np.concatenate([half, np.zeros((size, 1, 2, 8)), -half], axis=2) * 1e6
+    x[:4], g[:4] = random.normal(size=x[:4].shape), 10 * random.normal(size=g[:4].shape)
+    return jnp.asarray(x, jnp.float32), jnp.asarray(g, jnp.float32)
+
+
+@pytest.mark.parametrize("form", [lambda w: w * 2.0, lambda w: standardised({"w": w})], ids=["scaled", "standardised"])
+def test_nobody_moves_others_sums_by_more_than_is_said(form: Any) -> None:
+    """docs/sharp-edges.md: by less than a hundredth more, of a thousand; rows that cancel leave what others are rounded to."""
+
+    def loss(p: Any, example: Any) -> Any:
+        x, g = example
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return jnp.sum(
+            jax.lax.conv_general_dilated(x[None], form(p), (1, 1), "VALID", dimension_numbers=numbers)[0] * g
+        )
+
+    batch = batch_that_goes_away(1000)
+    params = jnp.asarray(np.random.default_rng(1).normal(size=(3, 3, 8, 8)), jnp.float32)
+    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost", precision="bfloat16"))
+    whole = grad_fn(params, batch).grads
+    for i in (0, 1, 10, 500):
+        mask = jnp.arange(1000) == i
+        alone = norm_of(grad_fn(params, batch, mask=mask).grads)
+        assert distance(whole, grad_fn(params, batch, mask=~mask).grads) <= alone + 0.01
+
+
+@pytest.mark.parametrize(("power", "clip"), [(0, -70), (20, -44), (20, -50), (30, -44)])
+def test_what_is_below_the_range_of_a_clipped_cotangent_lengthens_nothing(power: int, clip: int) -> None:
+    random = np.random.default_rng(0)
+    rows = np.repeat(1 + random.random((1, 1, 16)), 8, axis=1) * 2.0**58
+    g = random.normal(size=(1, 8, 16)) * 2.0**-40
+    g[:, -1] = -g[:, :-1].sum(axis=1)
+    loss = lambda w, example: jnp.sum((example[0] @ (w * 2.0**power)) * example[1])
+    batch = jnp.asarray(rows, jnp.float32), jnp.asarray(g, jnp.float32)
+    grad_fn = jaxdp.clipped_grad(loss, clip_norm=2.0**clip, method="ghost", precision="bfloat16")
+    assert norm_of(jax.jit(grad_fn)(jnp.ones((16, 16)), batch).grads) <= 2.0**clip * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("groups", [1, 2])

@@ -31,7 +31,7 @@ from .._reducer import Examples
 from ._gradient import assemble, form_pieces, outer_products, sum_gradients, sum_lookups
 from ._norms import norm_of_sum
 from ._plan import Component, Plan
-from ._pull_back import PullBack, pull_back_of, pulled_back
+from ._pull_back import pull_back_of, pulled_back
 from ._rounded import (
     LOOSELY,
     Lengths,
@@ -47,7 +47,7 @@ from ._rounded import (
 )
 from ._tap import make_taps, run_tapped
 from ._trace import Traced
-from ._transformed import norm_of_transformed
+from ._transformed import Measured, are_lost, measured, norm_of_transformed
 from ._uses import Path, Site
 from .rules import Dense, OneHot, OuterProducts
 from .rules._rule import Lookups
@@ -104,12 +104,12 @@ class _Unkept(NamedTuple):
     Attributes:
         component: itself.
         merged: of lookups that could meet, what became of them all, [B, ...].
-        by: of a transformed value, the pull-back.
+        pull_back: of a transformed value.
     """
 
     component: Component
     merged: Lookups | None
-    by: PullBack | None
+    pull_back: Measured | None
 
 
 class _Unfinished(NamedTuple):
@@ -247,7 +247,9 @@ def _unkept(plan: Plan, component: Component, static: Sequence[Any], seen: _Seen
     """With the lookups merged, behind a barrier: their norm must be that of the very numbers that are added up."""
     sites, merge = component.sites, component.merge
     if component.is_transformed:
-        return _Unkept(component, None, pull_back_of(plan.jaxpr, static, sites[0], component.anchors))
+        return _Unkept(
+            component, None, measured(pull_back_of(plan.jaxpr, static, sites[0], component.anchors), sites[0])
+        )
     if merge is None:
         return _Unkept(component, None, None)
 
@@ -265,7 +267,7 @@ def _norms(unkept: Sequence[_Unkept], seen: _Seen, arithmetic: Arithmetic) -> li
 
 
 def _unfinished_norm(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> _Unfinished:
-    component, merged, by = unkept
+    component, merged, pull_back = unkept
     sites = component.sites
     if merged is not None:
         use = OuterProducts(OneHot(merged.entry), Dense(merged.rows))
@@ -274,9 +276,9 @@ def _unfinished_norm(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> _U
     if component.choice.form == "dropped":
         formed = jax.vmap(functools.partial(_form, component))(*factors)
         all_lengths = [seen.lengths[site.path] for site in sites]
-        if by is not None:
+        if pull_back is not None:
             reach = reach_of(sites[0], all_lengths[0], LOOSELY).upper
-            return _finished(norm_of_transformed(formed, by, sites[0], reach, arithmetic))
+            return _finished(norm_of_transformed(formed, pull_back, sites[0], reach, arithmetic))
         shapes = [piece.shape[1:] for piece in formed]
         return _Unfinished(
             squares_of_formed(formed, arithmetic),
@@ -357,7 +359,7 @@ def _sum_component(
         scaled = array if scale is None else array * scale.reshape(column)
         return jnp.where(which.reshape(column), scaled, zero)
 
-    component, merged, by = unkept
+    component, merged, pull_back = unkept
     zero = jnp.float32(0)
     if merged is not None:
         site = component.sites[0]  # all are views of the same entries
@@ -365,13 +367,17 @@ def _sum_component(
     if any(site.lengths for site in component.sites):
         # Zeros that XLA knows it shares with those that a loop writes over, and a GPU keeps them for as long as the loop runs.
         zero = jax.lax.optimization_barrier(zero)
+    if pull_back is not None:
+        (site,) = component.sites
+        least = clipping.clip_norm * min(clipping.groups.shares)
+        usable = usable & ~are_lost(pull_back, site, seen.lengths[site.path], least)
     operands, cotangents = seen.factors.of(component.sites)
     as_read = lambda scaled: scaled
     if component.sites[0].rounded and not component.is_single_row:
         as_read = functools.partial(rounded_on_its_way, arithmetic=arithmetic)
     scaled = [select(g, usable, factor) for g in cotangents]
     weighted = [as_read(each) for each in scaled]
-    if by is not None:  # in two parts
+    if pull_back is not None:  # in two parts
         operands, weighted = operands * 2, [*weighted, *map(as_read, map(jnp.subtract, scaled, weighted))]
     if clipping.may_lengthen:
         for each in weighted:
@@ -379,11 +385,13 @@ def _sum_component(
         weighted = [select(each, usable) for each in weighted]
     sums = [
         sum_gradients(site, o if site.rounded else [select(a, usable) for a in o], g)
-        for site, o, g in zip(component.sites * (1 if by is None else 2), operands, weighted, strict=True)
+        for site, o, g in zip(component.sites * (1 if pull_back is None else 2), operands, weighted, strict=True)
     ]
-    if by is not None:
+    if pull_back is not None:
         (site,) = component.sites
-        return dict(zip(component.anchors, pulled_back(by, site, component.anchors, sums[0] + sums[1]), strict=True))
+        return dict(
+            zip(component.anchors, pulled_back(pull_back.by, site, component.anchors, sums[0] + sums[1]), strict=True)
+        )
     return _by_source(component, sums)
 
 

@@ -16,34 +16,86 @@ which the product that forms G makes on its way: all in one pass, and nothing is
 
 **Rounding.** With \(\tau_o = \max |d_o| + \sum_b \lVert u_{bo} \rVert \lVert w_{bo} \rVert\), no column becomes longer than
 \(\tau_o \lVert g_o \rVert\). Each of these sums is off by \(\gamma\) of what it could be at most, and three factors of a term and
-its additions by \(6 \gamma\) of \(\tau_o^2 \lVert g_o \rVert^2\) all together, which is added before the root is taken. Where
-what is taken away leaves little, as of a G that is nearly the same everywhere, an example is clipped harder than need be, by a
-fortieth of \(\tau_o \lVert g_o \rVert\) or so. What G itself is off by, and the sum's factors, passes through the same map, and
-becomes longer by \(\tau = \max_o \tau_o\) at most (`_rounded`, with R as there). A cotangent times its clip factor is therefore
-summed in two parts, each rounded to what the matrix unit reads, which leaves \(\delta^2\) of what rounding it once would.
+its additions by \(6 \gamma\) of \(\tau_o^2 \lVert g_o \rVert^2\) all together, which is added before the root is taken. What G
+itself is off by, and the sum's factors, passes through the same map, and becomes longer by \(\tau = \max_o \tau_o\) at most
+(`_rounded`, with R as there). A cotangent times its clip factor is therefore summed in two parts, each rounded to what the matrix
+unit reads, which leaves \(\delta^2\) of what rounding it once would.
+
+Others' rows are rounded beside an example's, and their sum once more where it is pulled back. So that they aren't rounded to what
+has a thousand times the clip norm and goes away afterwards, the first bound is no less than \(2^{-10} \tau_o^2 \lVert g_o
+\rVert^2\), and the second no less than \(2^{-11} \tau R\): some per cent of an ordinary gradient's norm.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .._arithmetic import Arithmetic
 from .._clip import Norm
 from .._norm import SMALLEST, UNIT_ROUNDOFF, add_up_each, gamma
 from ._gradient import divided
 from ._pull_back import ITSELF, PullBack, is_of_columns
-from ._rounded import ROOTS, SMALLEST_PRODUCT
+from ._rounded import ROOTS, SMALLEST_PRODUCT, Lengths
 from ._uses import Site
 
 _FLUSHED = 2.0**-122  # sixteen times what a product below float32's range could have been
+_LEAST_OFF, _LEAST_PASSED = 2.0**-10, 2.0**-11
+
+
+class Measured(NamedTuple):
+    """A pull-back and how far it stretches columns, [columns] each.
+
+    Attributes:
+        by: the pull-back.
+        products: of each two u, by number, for each anchor of the value's shape.
+        largest: of each column, of all |d|.
+        given, taken: the lengths of all u, and numbers |c|; of all w.
+        stretch: how many times as long a column can become.
+    """
+
+    by: PullBack
+    products: list[dict[tuple[int, int], Array]]
+    largest: Array
+    given: Array
+    taken: Array
+    stretch: Array
+
+    @property
+    def wholes(self) -> list[dict[int, Array]]:
+        """The coefficients of anchors of the value's shape."""
+        return [of for of in self.by.of_anchors if ITSELF in of]
+
+    @property
+    def of_columns(self) -> list[dict[int, Array]]:
+        """The coefficients of those with an entry for each column."""
+        return [of for of in self.by.of_anchors if ITSELF not in of]
+
+
+def measured(by: PullBack, site: Site) -> Measured:
+    """How far a pull-back stretches what a site uses, at most."""
+    wholes = [of for of in by.of_anchors if ITSELF in of]
+    lengths, products = _sums_of_coefficients(by, wholes, site)
+    left = site.own.left
+    slack = jnp.float32(1 + gamma(2 * (left + 16)))
+    length = lambda squared: jnp.sqrt(squared + jnp.float32(2 * left * SMALLEST)) * slack
+    largest = jnp.zeros(site.own.stack * site.own.right, jnp.float32)
+    for of in wholes:
+        largest += jnp.max(jnp.abs(of[ITSELF]), axis=site.own.left_axes).reshape(-1)
+    stretch, given, taken = largest, 0 * largest, 0 * largest
+    for b in range(1, len(by.sums) + 1):
+        own = sum((length(both[b, b]) for both in products if (b, b) in both), jnp.zeros_like(largest))
+        own += sum((jnp.abs(of[b]).reshape(-1) for of in by.of_anchors if ITSELF not in of and b in of), 0.0)
+        stretch += own * length(lengths[b]) * slack
+        given, taken = given + own, taken + length(lengths[b])
+    return Measured(by, products, largest, given, taken, stretch)
 
 
 def norm_of_transformed(
     formed: Sequence[Float[Array, "B ..."]],
-    by: PullBack,
+    of: Measured,
     site: Site,
     reach: Float[Array, " B"],
     arithmetic: Arithmetic,
@@ -52,50 +104,52 @@ def norm_of_transformed(
 
     Args:
         formed: with respect to what the site uses, in pieces, from rounded factors.
-        by: the pull-back.
+        of: the pull-back.
         site: the use.
         reach: R, of factors before they are rounded.
         arithmetic: of the sums.
     """
-    wholes = [of for of in by.of_anchors if ITSELF in of]
-    of_columns = [of for of in by.of_anchors if ITSELF not in of]
-    scales = [of[ITSELF] for of in wholes]
-    terms = [(i, b) for i, of in enumerate(wholes) for b in of if b != ITSELF]
+    by, wholes = of.by, of.wholes
+    scales = [whole[ITSELF] for whole in wholes]
+    terms = [(i, b) for i, whole in enumerate(wholes) for b in whole if b != ITSELF]
     apart = [is_of_columns(scale, site) for scale in scales]  # needn't be multiplied within the sums
     crossed = [wholes[i][b] if apart[i] else wholes[i][b] * scales[i] for i, b in terms]
     own, found, squares = _sums_of_gradients(formed, [*by.sums, *crossed], scales, site)
     sums = dict(enumerate(found[: len(by.sums)], 1))
-    lengths, products = _sums_of_coefficients(by, wholes, site)
-    square = sum(squares, jnp.zeros_like(own))
+    none = jnp.zeros_like(own)
+    square = sum(squares, none)
     for (i, b), total in zip(terms, found[len(by.sums) :], strict=True):
         square += 2 * sums[b] * (total * scales[i].reshape(1, -1) if apart[i] else total)
-    for both in products:
-        square += sum(((1 + (b != c)) * sums[b] * sums[c] * x[None] for (b, c), x in both.items()), jnp.zeros_like(own))
-    for of in of_columns:
-        square += jnp.square(sum((sums[b] * c.reshape(1, -1) for b, c in of.items()), jnp.zeros_like(own)))
+    for both in of.products:
+        square += sum(((1 + (b != c)) * sums[b] * (sums[c] * x[None]) for (b, c), x in both.items()), none)
+    for numbers in of.of_columns:
+        square += jnp.square(sum((sums[b] * c.reshape(1, -1) for b, c in numbers.items()), none))
 
     left, columns = site.own.left, own.shape[1]
-    slack = jnp.float32(1 + gamma(2 * (left + 16)))
-    length = lambda squared: jnp.sqrt(squared + jnp.float32(2 * left * SMALLEST)) * slack
-    largest = sum(jnp.max(jnp.abs(scale), axis=site.own.left_axes).reshape(-1) for scale in scales)
-    stretch, size = largest, 1 + largest
-    for b in range(1, len(by.sums) + 1):
-        given = sum((length(both[b, b]) for both in products if (b, b) in both), jnp.float32(0))
-        given += sum((jnp.abs(of[b]).reshape(-1) for of in of_columns if b in of), jnp.float32(0))
-        taken = length(lengths[b])
-        stretch, size = stretch + given * taken * slack, size + given + taken
     at_once = max(math.prod(piece.shape[1:]) for piece in formed) // columns + len(formed)
-    off = jnp.float32(5.1 * gamma(2 * (at_once + 16)) + 1.1 * gamma(2 * (left + 16))) * (
-        own * jnp.square(stretch)[None]
-    )
-    off += jnp.float32(left * _FLUSHED) * (jnp.square(jnp.square(size))[None] * (1 + own))
+    off_by = max(5.1 * gamma(2 * (at_once + 16)) + 1.1 * gamma(2 * (left + 16)), _LEAST_OFF)
+    off = own * jnp.square(of.stretch)[None] * jnp.float32(off_by)
+    flushed = (1 + of.given) * (1 + of.stretch) + of.taken * (1 + of.largest + of.taken)
+    off += jnp.float32(left * _FLUSHED) * (flushed[None] * (1 + own))
     square, off = (jnp.sum(x, axis=1) for x in (jnp.maximum(square, 0), off))
 
     kept = 2.1 * arithmetic.gamma(site.own.rows + 2) + arithmetic.factor_roundoff**2 + 2 * UNIT_ROUNDOFF
-    passed = jnp.float32(kept * (1 + arithmetic.factor_roundoff) ** 2) * reach
+    passed = jnp.float32(max(kept, _LEAST_PASSED) * (1 + arithmetic.factor_roundoff) ** 2) * reach
     passed += jnp.float32(site.own.rows * site.source.aval.size * SMALLEST_PRODUCT)
-    upper = jnp.sqrt(square + off) * jnp.float32(1 + gamma(2 * (columns + 16))) + jnp.max(stretch) * passed
-    return Norm(jnp.sqrt(jnp.maximum(square, off)), upper * jnp.float32(1 + ROOTS))
+    upper = jnp.sqrt(square + off) * jnp.float32(1 + gamma(2 * (columns + 16))) + jnp.max(of.stretch) * passed
+    return Norm(jnp.sqrt(jnp.maximum(square, 0)), upper * jnp.float32(1 + ROOTS))
+
+
+def are_lost(of: Measured, site: Site, lengths: Lengths, clip_norm: Any) -> Bool[Array, " B"]:
+    """Whether what is below float32's range in a cotangent times its clip factor may be more than a millionth of the clip norm.
+
+    Each entry in two parts loses no more than two such numbers, which its row multiplies: that counts for clip norms of 1e-14.
+    """
+    entries = math.sqrt(site.own.rows * site.source.aval.size)
+    lost = jnp.sqrt(lengths.left[:, 0]) + jnp.float32(site.own.rows)
+    return jnp.max(of.stretch) * (jnp.float32(2.0**-124 * entries) * lost) > jnp.float32(clip_norm) * jnp.float32(
+        2.0**-20
+    )
 
 
 def _sums_of_gradients(
