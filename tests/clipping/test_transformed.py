@@ -162,12 +162,12 @@ def test_transformed_parameters_are_clipped_as_in_a_loop(name: str) -> None:
     grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, method="ghost", precision="bfloat16"))
     out = grad_fn(params, batch, mask=jnp.asarray(mask))
     np.testing.assert_allclose(out.norms, norms, rtol=0.02)
-    assert distance(out.grads, expected) <= 0.01 * sum(min(n, clip_norm) for n in norms)
+    assert distance(out.grads, expected) <= 0.02 * sum(min(n, clip_norm) for n in norms)
     for i in np.flatnonzero(mask):
         length = norm_of(grad_fn(params, batch, mask=jnp.arange(len(mask)) == i).grads)
         assert length <= clip_norm * (1 + 1e-6)
         if norms[i] > clip_norm:
-            assert length >= clip_norm * 0.97
+            assert length >= clip_norm * 0.95
 
 
 @pytest.mark.slow
