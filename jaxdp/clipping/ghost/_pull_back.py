@@ -59,6 +59,16 @@ class PullBack(NamedTuple):
     sums: list[Array]
     of_anchors: list[dict[int, Array]]
 
+    @property
+    def of_wholes(self) -> list[dict[int, Array]]:
+        """The coefficients of anchors of the value's shape."""
+        return [of for of in self.of_anchors if ITSELF in of]
+
+    @property
+    def of_columns(self) -> list[dict[int, Array]]:
+        """The coefficients of those with an entry for each column."""
+        return [of for of in self.of_anchors if ITSELF not in of]
+
 
 class _Linear(NamedTuple):
     """A value that is linear in the gradient: the coefficients of the gradient and of sums along its columns.
@@ -102,9 +112,10 @@ def pull_back_of(jaxpr: JaxprParts, static: Sequence[Any], site: Site, anchors: 
         else:
             of = {b: jnp.broadcast_to(c, anchor.aval.shape) for b, c in of.items()}
         of_anchors.append(of)
-    if not 1 <= sum(ITSELF in of for of in of_anchors) <= _MOST_ARRAYS or len(reader.sums) > _MOST_SUMS:
+    by = PullBack(list(map(reader.laid_out, reader.sums)), of_anchors)
+    if not 1 <= len(by.of_wholes) <= _MOST_ARRAYS or len(by.sums) > _MOST_SUMS:
         raise OtherForm
-    return as_one_value(PullBack(list(map(reader.laid_out, reader.sums)), of_anchors), rounded_alike=True)
+    return as_one_value(by, rounded_alike=True)
 
 
 def is_of_columns(coefficient: Array, site: Site) -> bool:

@@ -63,31 +63,20 @@ class Measured(NamedTuple):
     taken: Array
     stretch: Array
 
-    @property
-    def wholes(self) -> list[dict[int, Array]]:
-        """The coefficients of anchors of the value's shape."""
-        return [of for of in self.by.of_anchors if ITSELF in of]
-
-    @property
-    def of_columns(self) -> list[dict[int, Array]]:
-        """The coefficients of those with an entry for each column."""
-        return [of for of in self.by.of_anchors if ITSELF not in of]
-
 
 def measured(by: PullBack, site: Site) -> Measured:
     """How far a pull-back stretches what a site uses, at most."""
-    wholes = [of for of in by.of_anchors if ITSELF in of]
-    lengths, products = _sums_of_coefficients(by, wholes, site)
+    lengths, products = _sums_of_coefficients(by, site)
     left = site.own.left
     slack = jnp.float32(1 + gamma(2 * (left + 16)))
     length = lambda squared: jnp.sqrt(squared + jnp.float32(2 * left * SMALLEST)) * slack
     largest = jnp.zeros(site.own.stack * site.own.right, jnp.float32)
-    for of in wholes:
+    for of in by.of_wholes:
         largest += jnp.max(jnp.abs(of[ITSELF]), axis=site.own.left_axes).reshape(-1)
     stretch, given, taken = largest, 0 * largest, 0 * largest
     for b in range(1, len(by.sums) + 1):
         own = sum((length(both[b, b]) for both in products if (b, b) in both), jnp.zeros_like(largest))
-        own += sum((jnp.abs(of[b]).reshape(-1) for of in by.of_anchors if ITSELF not in of and b in of), 0.0)
+        own += sum((jnp.abs(of[b]).reshape(-1) for of in by.of_columns if b in of), 0.0)
         stretch += own * length(lengths[b]) * slack
         given, taken = given + own, taken + length(lengths[b])
     return Measured(by, products, largest, given, taken, stretch)
@@ -109,7 +98,7 @@ def norm_of_transformed(
         reach: R, of factors before they are rounded.
         arithmetic: of the sums.
     """
-    by, wholes = of.by, of.wholes
+    by, wholes = of.by, of.by.of_wholes
     scales = [whole[ITSELF] for whole in wholes]
     terms = [(i, b) for i, whole in enumerate(wholes) for b in whole if b != ITSELF]
     apart = [is_of_columns(scale, site) for scale in scales]  # needn't be multiplied within the sums
@@ -122,7 +111,7 @@ def norm_of_transformed(
         square += 2 * sums[b] * (total * scales[i].reshape(1, -1) if apart[i] else total)
     for both in of.products:
         square += sum(((1 + (b != c)) * sums[b] * (sums[c] * x[None]) for (b, c), x in both.items()), none)
-    for numbers in of.of_columns:
+    for numbers in by.of_columns:
         square += jnp.square(sum((sums[b] * c.reshape(1, -1) for b, c in numbers.items()), none))
 
     left, columns = site.own.left, own.shape[1]
@@ -175,10 +164,9 @@ def _sums_of_gradients(
     return own, of_weights, [take(x, lambda x: jnp.square(x) * own) for x in scales]
 
 
-def _sums_of_coefficients(
-    by: PullBack, wholes: Sequence[dict[int, Array]], site: Site
-) -> tuple[dict[int, Any], list[dict[tuple[int, int], Any]]]:
+def _sums_of_coefficients(by: PullBack, site: Site) -> tuple[dict[int, Any], list[dict[tuple[int, int], Any]]]:
     """Squared lengths of the columns of each w, [columns], and products of those of each two u, of each anchor of their shape."""
+    wholes = by.of_wholes
     pairs = [(i, b, c) for i, of in enumerate(wholes) for b in of for c in of if ITSELF < b <= c]
     arrays = [*map(jnp.square, by.sums), *(wholes[i][b] * wholes[i][c] for i, b, c in pairs)]
     whole = [x for x in arrays if not is_of_columns(x, site)]
