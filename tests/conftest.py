@@ -41,8 +41,12 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 _begin_until = os.environ.get("JAXDP_SLOW_TESTS_BEGIN_UNTIL")
 
 
+@pytest.hookimpl(tryfirst=True)  # before those that are marked slow are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of minutes come first: begun last, one would keep a single processor busy while the others wait."""
+    for item in items:
+        if (but := item.get_closest_marker("slow_but")) and item.callspec.id not in but.args:  # pyright: ignore[reportAttributeAccessIssue]
+            item.add_marker("slow")
     if _begin_until:  # which differs from run to run, and so does what is skipped; all workers have the same
         files = sorted({str(item.path) for item in items})
         order = dict(zip(random.Random(_begin_until).sample(files, len(files)), range(len(files)), strict=True))

@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from jaxdp._alike import Alike
@@ -9,6 +10,7 @@ from jaxdp._alike import Alike
 SHAPES = ((), (0,), (3,), (3, 1), (1, 3), (5000,))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(SHAPES), st.sampled_from(("float32", "bfloat16", "int32"))), max_size=9))
 def test_what_is_stacked_comes_apart_in_its_order(kinds: list[tuple[tuple[int, ...], str]]) -> None:

@@ -176,6 +176,7 @@ def test_what_others_have_and_jaxdp_has_not_is_answered_with_what_to_do(name: st
         run.with_noise_for(**other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [3, 2**20])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
 def test_nan_and_infinity_are_seen_in_arrays_of_any_size_and_type(dtype: str, size: int) -> None:

@@ -104,12 +104,14 @@ def test_importing_the_library_imports_none_of_them_either() -> None:
     assert loaded_by("import jaxdp; [getattr(jaxdp, name) for name in dir(jaxdp)]", FOR_COMMANDS) == "[]\n"
 
 
+@pytest.mark.slow_but("arguments1")
 @pytest.mark.parametrize("arguments", [["--help"], ["trian"], ["train", "--epocks", "3"], ["epsilon", "--help"]])
 def test_help_and_what_was_mistyped_wait_for_no_jax(arguments: list[str]) -> None:
     code = f"from jaxdp import cli\ntry: cli.main({arguments})\nexcept SystemExit: pass"
     assert loaded_by(code, {"jax", "scipy", "matplotlib", "orbax"}).splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow_but("runs")
 @pytest.mark.parametrize(
     "name", ["dpsgd", "transforms", "models", "runs", "pate.aggregators", "clipping.ghost", "noise.draws", "accounting"]
 )

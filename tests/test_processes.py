@@ -8,7 +8,8 @@ from jaxdp import _interrupts, _processes
 from jaxdp._errors import UsageError
 
 
-@pytest.mark.parametrize("number", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [2, 3])
 def test_processes_find_what_they_disagree_on_and_where(number: int) -> None:
     address = free_address()
     ends = together([[str(TESTS / "agreeing.py"), address, str(number), str(i)] for i in range(number)])

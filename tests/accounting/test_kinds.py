@@ -58,13 +58,9 @@ def test_every_kind_of_event_that_dp_accounting_has_is_in_the_table() -> None:
     assert kinds - {"DpEvent"} == {name.split()[0] for name in KINDS}
 
 
-_QUICK = ("LaplaceDpEvent", "ZCDpEvent")
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
-@pytest.mark.parametrize(
-    "name", [name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
-)
+@pytest.mark.parametrize("name", list(KINDS))
 def test_an_event_costs_by_count_in_lists_and_nested_what_it_costs_one_by_one(name: str, adjacency: str) -> None:
     one = KINDS[name]
     one_by_one = dp.ComposedDpEvent([one] * 6)

@@ -39,6 +39,7 @@ SEARCH = RandomSearch(mean=4, distribution="geometric").event(
 )
 
 
+@pytest.mark.slow
 def test_what_one_accountant_composes_is_composed_and_the_tighter_one_counts() -> None:
     ledger = Ledger().add(TRAINING, "training").add(gaussian_event(noise_multiplier=20.0), "a mean")
     total = ledger.total(delta=1e-5)

@@ -78,6 +78,7 @@ def by_pld(event: dp.DpEvent, adjacency: str) -> float:
     return accountant.get_epsilon(delta_left(event, 1e-5, adjacency))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "adjacency", "accountant", "known"), TABLE)
 def test_epsilon_is_dp_accountings_own_for_the_hand_built_event(
     case: tuple[dict[str, Any], dp.DpEvent], adjacency: str, accountant: str, known: float | None
@@ -184,6 +185,7 @@ def test_shuffling_says_why_its_epsilon_is_so_much_larger() -> None:
     assert "blanked in its place" in text
 
 
+@pytest.mark.slow
 def test_the_statement_of_a_users_run_names_the_user() -> None:
     run = jaxdp.DPSGD(
         num_examples=5000,
@@ -211,7 +213,8 @@ def test_a_run_is_composed_once_by_each_accountant_whatever_is_asked_of_it(monke
     assert sorted(composed) == ["pld", "rdp"]
 
 
-@pytest.mark.parametrize("accountant", ["rdp", pytest.param("pld", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_the_steps_and_the_batch_for_a_budget_are_the_largest_that_stay_within_it(accountant: str) -> None:
     budget = {"epsilon": 0.8, "delta": 1e-5, "noise_multiplier": 2.0, "accountant": accountant}
     steps = accounting.steps(sample_rate=0.02, **budget)
@@ -231,12 +234,13 @@ def test_a_budget_that_allows_nothing_gives_no_steps_and_one_that_allows_all_has
     assert accounting.batch_size(epsilon=50.0, delta=1e-5, noise_multiplier=50.0, num_examples=10, steps=5) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
         {},
-        slow({"adjacency": ONE}),
-        slow({"sampling": "truncated_poisson", "truncated_batch_size": 130}),
+        {"adjacency": ONE},
+        {"sampling": "truncated_poisson", "truncated_batch_size": 130},
         {"sampling": "shuffle", "adjacency": SPECIAL},
         {"sampling": "shuffle", "adjacency": ONE},
     ],

@@ -12,6 +12,7 @@ import jaxdp
 from jaxdp import audit
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.sampled_from((0.0, 0.01, 0.1, 0.5, 1.0)))
 @settings(deadline=None, max_examples=50)
 def test_the_roc_is_scikit_learns(seed: int, fpr: float) -> None:

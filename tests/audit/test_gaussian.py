@@ -22,6 +22,7 @@ def gaussians(
     return offset + scale * (rng.normal(size=canaries) + shift * members), members
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.0, 0.5, 1.0, 3.0])
 @pytest.mark.parametrize("number", [100, 2000])
 def test_at_95_percent_it_is_above_the_true_epsilon_at_most_one_time_in_twenty(number: int, shift: float) -> None:

@@ -71,6 +71,7 @@ def test_the_model_is_trained_as_without_canaries_and_each_canary_has_its_own_di
     assert audit.attack_auroc(planted.scores(state), planted.members) == 1
 
 
+@pytest.mark.slow
 def test_an_example_that_is_not_finite_takes_its_share_of_canaries_with_it_alone() -> None:
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(40, 3)).astype(np.float32)

@@ -41,6 +41,7 @@ def test_lira_is_the_ratio_of_scipys_densities(seed: int, fix_variance: bool) ->
     np.testing.assert_allclose(scipy.special.ndtr(offline), tails, rtol=1e-9)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32 - 1), st.integers(2, 6), st.sampled_from((0.1, 3.0, 30.0, 500.0)))
 @settings(deadline=None, max_examples=50)
 def test_scores_of_logits_are_those_of_probabilities(seed: int, classes: int, scale: float) -> None:
@@ -99,7 +100,8 @@ RNG = np.random.default_rng(1)
 DATA = RNG.normal(size=(41, 6)).astype(np.float32), RNG.integers(0, 3, 41).astype(np.int32)
 
 
-@pytest.mark.parametrize("candidates", [pytest.param(None, marks=pytest.mark.slow), [40, 3, 7, 11, 20, 1, 2]])
+@pytest.mark.slow
+@pytest.mark.parametrize("candidates", [None, [40, 3, 7, 11, 20, 1, 2]])
 def test_a_shadow_is_the_teacher_of_its_rows(candidates: list[int] | None) -> None:
     shadows = audit.train_shadows(
         linear_loss, init, DATA, num_shadows=6, key=jax.random.key(3), candidates=candidates, **COURSE
@@ -119,6 +121,7 @@ def test_a_shadow_is_the_teacher_of_its_rows(candidates: list[int] | None) -> No
         np.testing.assert_allclose(ours[4], theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_a_model_has_learned_by_heart_is_found_by_lira_and_not_in_one_that_has_learned_nothing() -> None:
     """Random labels, more parameters than examples: only a member can be known."""
     rng = np.random.default_rng(0)
@@ -136,6 +139,7 @@ def test_what_a_model_has_learned_by_heart_is_found_by_lira_and_not_in_one_that_
             assert least < audit.attack_auroc(scores, shadows.members[0]) <= most
 
 
+@pytest.mark.slow
 def test_a_loss_with_randomness_and_progress() -> None:
     seen: list[int] = []
     with_rng = lambda params, example, *, rng: linear_loss(params, example) * jax.random.uniform(rng)
@@ -234,6 +238,7 @@ def test_callables_that_dont_predict_are_refused(predict: Any, attack: Any, said
         audit.scores_of(predict, DATA[0], DATA[1], attack=attack)
 
 
+@pytest.mark.slow
 def test_data_on_a_mesh_are_those_of_the_host() -> None:
     """Of JAX's default kind, which since 0.12 says where each axis lies."""
     mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
@@ -248,6 +253,7 @@ def test_data_on_a_mesh_are_those_of_the_host() -> None:
     np.testing.assert_array_equal(*logits)
 
 
+@pytest.mark.slow
 def test_data_of_the_other_byte_order_are_those_of_this_one() -> None:
     course = {"num_shadows": 4, "optimizer": optax.sgd(0.1), "epochs": 1, "batch_size": 8, "key": jax.random.key(0)}
     swapped = tuple(leaf.astype(leaf.dtype.newbyteorder()) for leaf in DATA)

@@ -21,6 +21,7 @@ def figures(accuracy: float, seed: int = 0) -> trained.Figures:
     return {"seed": seed, "test_accuracy": accuracy, "epsilon": {"rdp": 1.1, "pld": 1.0}}
 
 
+@pytest.mark.slow
 def test_figures_of_other_options_or_another_recipe_are_not_taken_for_these(tmp_path: Path) -> None:
     path, found = tmp_path / "records.json", {"mnist-1": [figures(0.98)], "default": [figures(0.97)]}
     rows = described(found)

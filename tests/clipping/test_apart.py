@@ -46,6 +46,7 @@ def by_a_rule(**how: Any) -> Callable[[Any], Any]:
     return same
 
 
+@pytest.mark.slow
 def test_values_that_are_iterated_together_let_no_example_see_another() -> None:
     def of_one(w: Any, example: Any) -> Any:
         a, b, x = example
@@ -62,6 +63,7 @@ def test_values_that_are_iterated_together_let_no_example_see_another() -> None:
         np.testing.assert_array_equal(sums[0].norms, sums[1].norms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decomposed", [lambda a: jnp.linalg.eigh(a @ a.T)[0], jnp.linalg.svdvals])
 def test_matrices_that_a_tpu_decomposes_together_are_decomposed_one_after_another_there(decomposed: Any) -> None:
     of_one = lambda w, x: jnp.sum(jnp.square(decomposed(w * x)))
@@ -74,6 +76,7 @@ def test_matrices_that_a_tpu_decomposes_together_are_decomposed_one_after_anothe
             assert loops()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "of_one",
     [
@@ -101,6 +104,7 @@ def test_what_a_primitive_of_another_library_makes_of_a_batch_is_computed_for_on
         replace(clipped, strict=True)(params, batch)
 
 
+@pytest.mark.slow
 def test_a_step_of_such_a_loss_checks_itself_and_is_made() -> None:
     run = jaxdp.DPSGD(num_examples=4, expected_batch_size=4, steps=2, clip_norm=0.5, noise_multiplier=1.0)
     step = run.make_step(lambda w, x: loss(w, minus_mean.bind(x)), optax.sgd(0.1))
@@ -118,6 +122,7 @@ def test_one_that_only_a_rule_of_differentiation_has_is_refused_or_computed_for_
     np.testing.assert_allclose(jaxdp.per_example_grads(hidden)(W, X), jnp.stack(one_by_one), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="JAX has no such rules")
 def test_a_rule_that_jax_keeps_as_a_class_is_not_vectorised() -> None:
     hidden = lambda w, x: loss(by_a_rule(generic_batching=True)(w), x)
@@ -147,6 +152,7 @@ def _within(x_ref: Any, o_ref: Any) -> None:
     pl.run_scoped(functools.partial(_keeps_what_it_saw, x_ref, o_ref), pltpu.SMEM((1,), jnp.int32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("kernel", "scratch"), [(_keeps_what_it_saw, (pltpu.SMEM((1,), jnp.int32),)), (_within, ())], ids=["its", "within"]
@@ -158,6 +164,7 @@ def test_what_a_kernel_keeps_of_an_example_does_not_reach_the_next(kernel: Any, 
     np.testing.assert_allclose(sums.grads, sum(alone), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_kernel_without_memory_of_its_own_is_vectorised(method: str) -> None:
     def twice(x_ref: Any, o_ref: Any) -> None:
@@ -170,6 +177,7 @@ def test_a_kernel_without_memory_of_its_own_is_vectorised(method: str) -> None:
     np.testing.assert_allclose(found.grads, expected.grads, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_what_jax_itself_does_not_vectorise_is_computed_for_one_after_another(method: str) -> None:
     def mixture(w: Any, x: Any) -> Any:
@@ -245,6 +253,7 @@ def test_what_copies_exchange_is_refused(exchange: str, method: str) -> None:
         jax.vmap(lambda batch: clipped(W, batch).grads, axis_name="shards")(jnp.stack([X, X]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_what_devices_make_of_one_example_together_is_the_loop_s(method: str) -> None:
     mesh = jax.make_mesh((1,), ("own",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -280,6 +289,7 @@ def slow_but(quick: bool, *values: Any) -> Any:
     return pytest.param(*values, marks=() if quick else pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("groups", "name", "dtype"),
     [

@@ -52,11 +52,12 @@ def jitted_clipped_grad(**options: Any) -> Callable[..., Any]:
     return jax.jit(jaxdp.clipped_grad(loss, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "programs"),
     [
         ("auto", EVERY_PAIR),
-        *(pytest.param(method, PROGRAMS, marks=pytest.mark.slow) for method in ("auto", "vmap")),
+        *((method, PROGRAMS) for method in ("auto", "vmap")),
     ],
     ids=["auto", "auto_all", "vmap_all"],
 )
@@ -115,6 +116,7 @@ def test_one_clipped_gradient_as_stored_is_never_longer_than_the_clip_norm(
     assert float(out.norms[0]) == pytest.approx(true, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_float16_example_with_tiny_gradients_is_clipped_by_its_true_norm() -> None:
     # Each entry's square, 1e-8 or less, underflows in float16: a float16 norm is 0 and nothing would be clipped.
     example = jnp.full((1, 400), 1e-4, jnp.float16)
@@ -144,6 +146,7 @@ def test_padding_with_nan_contributes_exactly_zero() -> None:
     np.testing.assert_array_equal(out.losses, [0.0, 0.0])
 
 
+@pytest.mark.slow
 def test_a_batch_of_padding_alone_is_a_zero_sum_of_the_same_sensitivity() -> None:
     for microbatch_size in (None, 2):
         grad_fn = jaxdp.clipped_grad(lambda w, x: w * x, clip_norm=3.0, microbatch_size=microbatch_size)
@@ -151,6 +154,7 @@ def test_a_batch_of_padding_alone_is_a_zero_sum_of_the_same_sensitivity() -> Non
         assert (float(out.grads), float(out.sensitivity)) == (0.0, 3.0)
 
 
+@pytest.mark.slow
 def test_nothing_of_what_is_in_memory_where_sums_begin_gets_into_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax.lax, "empty", lambda shape, dtype: jnp.full(shape, jnp.nan, dtype))
     grad_fn = jaxdp.clipped_grad(lambda w, x: w * x, clip_norm=3.0, microbatch_size=2)
@@ -164,6 +168,7 @@ def test_nothing_of_what_is_in_memory_where_sums_begin_gets_into_them(monkeypatc
     assert (int(metrics.examples), float(state.params)) == (0, 1.0)
 
 
+@pytest.mark.slow
 def test_each_example_gets_its_own_key_whatever_the_microbatches_and_the_padding() -> None:
     def noisy_loss(w: Any, x: Any, *, rng: Any) -> Any:
         return w * x * jax.random.uniform(rng)
@@ -205,6 +210,7 @@ def test_augmentations_averaged_in_the_loss_count_as_one_example() -> None:
     assert float(out.grads) == pytest.approx(5.0, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_parameter_may_be_a_plain_number_or_have_no_entries(method: str) -> None:
     xs = jnp.asarray(np.random.default_rng(0).normal(size=(4, 5, 3)), jnp.float32)

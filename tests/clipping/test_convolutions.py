@@ -65,6 +65,7 @@ def called(x: Any, kernel: Any) -> Any:
     return jax.jit(kernel_gradient)(x, kernel)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fn",
     [convolve, kernel_gradient, permuted, in_a_loop, in_a_scan, in_a_branch, rematerialised, of_each_example, called],
@@ -80,6 +81,7 @@ def test_ordered_convolutions_give_the_same_values_and_are_all_in_order(fn: Any)
         assert numbers.rhs_spec == (3, 2, 0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("channels", [3, 9])
 def test_what_is_compiled_for_a_tpu_gives_the_same_clipped_sum(channels: int, precision: str) -> None:
@@ -97,6 +99,7 @@ def test_what_is_compiled_for_a_tpu_gives_the_same_clipped_sum(channels: int, pr
     np.testing.assert_allclose(there.call(kernel, x), here(kernel, x), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uses", [1, 2])
 def test_parts_of_patches_are_multiplied_apart_in_what_is_compiled_for_a_tpu(uses: int) -> None:
     x, kernel = jax.random.normal(jax.random.key(0), (5, 4, 4, 64)), jnp.full((3, 3, 64, 80), 0.01)
@@ -113,9 +116,8 @@ def test_parts_of_patches_are_multiplied_apart_in_what_is_compiled_for_a_tpu(use
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "order"), [pytest.param(6, "0, 2, 1, 3", marks=pytest.mark.slow), (256, "0, 2, 3, 1")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("tokens", "order"), [(6, "0, 2, 1, 3"), (256, "0, 2, 3, 1")])
 def test_heads_lie_as_attention_has_them_in_what_is_compiled_for_a_tpu_and_sums_are_the_same(
     tokens: int, order: str
 ) -> None:

@@ -169,8 +169,9 @@ LOSSES = (
 )
 
 
-@pytest.mark.parametrize("method", ["ghost", pytest.param("vmap", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("shape", [SHAPES[0], pytest.param(SHAPES[1], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ghost", "vmap"])
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[1]])
 @pytest.mark.parametrize(
     ("loss", "closed_over"), [*((loss, False) for loss in LOSSES), (mixed, True), (of_examples, True)]
 )
@@ -192,11 +193,10 @@ def test_a_matrix_is_multiplied_by_whatever_it_is_broadcast_from(
     assert np.isfinite(out.losses).all()
 
 
-@pytest.mark.parametrize("method", ["ghost", pytest.param("vmap", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("shape", [pytest.param(SHAPES[0], marks=pytest.mark.slow), (4, 256, 128)])
-@pytest.mark.parametrize(
-    "loss", [pytest.param(loss, marks=[pytest.mark.slow] if i else []) for i, loss in enumerate(HIDDEN)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ghost", "vmap"])
+@pytest.mark.parametrize("shape", [SHAPES[0], (4, 256, 128)])
+@pytest.mark.parametrize("loss", list(HIDDEN))
 def test_and_so_it_is_by_what_the_compiler_finds_to_be_one(
     loss: Callable[..., Any], shape: tuple[int, int, int], method: str
 ) -> None:
@@ -213,6 +213,7 @@ def test_and_by_what_is_made_where_the_user_compiles() -> None:
     np.testing.assert_allclose(out.norms, norms, rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int32", "bfloat16", "complex64"])
 def test_products_of_any_type_keep_it(dtype: str) -> None:
     rows = jnp.asarray(np.random.default_rng(0).integers(0, 2, (70, 160)), dtype)
@@ -236,6 +237,7 @@ def test_every_factor_stands_behind_a_barrier_and_nothing_else_is_changed() -> N
         assert arranged.count(name) == plain.count(name)
 
 
+@pytest.mark.slow
 def test_the_self_check_finds_what_the_compiler_gets_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(0).standard_normal((6, 64, 64)).astype(np.float32)
     params = weights(scaled, 64, 8)
@@ -251,6 +253,7 @@ def test_the_self_check_finds_what_the_compiler_gets_wrong(monkeypatch: pytest.M
         first(run.make_step(scaled, optax.sgd(0.1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["vmap", "ghost"])
 def test_what_a_loop_or_a_branch_returns_may_be_a_number_of_the_program(method: str) -> None:
     def loss(w: jax.Array, x: jax.Array) -> jax.Array:
@@ -276,6 +279,7 @@ def across(matrix: Any, rows: Any, reverse: bool) -> Any:
     return jax.lax.scan(step, jnp.zeros_like(rows[0]), rows, reverse=reverse)
 
 
+@pytest.mark.slow_but("True-1-1")
 @pytest.mark.parametrize(("rows", "transposed"), [(1, 1), (16, 1), (127, 1), (128, 0), (200, 0)])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_what_a_loop_reads_across_with_few_rows_is_transposed_once_before_it(

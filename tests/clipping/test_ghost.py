@@ -48,48 +48,6 @@ def _as_users_run() -> Any:
         yield
 
 
-MORE_OF_A_KIND = {
-    "linen_gru",
-    "linen_lstm",
-    "linen_attention",
-    "linen_conv_3d",
-    "linen_conv_transposed",
-    "linen_scanned_and_rematerialised_transformer",
-    "nnx_mlp",
-    "nnx_embedding_and_einsum",
-    "equinox_mlp",
-    "equinox_conv",
-    "equinox_attention",
-    "bag_of_words_and_a_lookup_in_the_same_table",
-    "lookups_in_a_long_text",
-    "siamese_convolution",
-    "one_weight_in_two_shapes",
-    "linen_scanned_transformer",
-    "linen_conv_of_many_channels_on_few_positions",
-    "linen_dense_general_over_two_axes",
-    "linen_weight_norm",
-    "nnx_conv_with_layer_norm",
-    "scan_in_a_scan",
-    "bag_of_words",
-    "parts_of_a_weight_gathered_by_constants",
-    "one_weight_with_and_without_its_gradient",
-    "fused_and_split_weights",
-    "lookup_on_two_axes",
-    "linen_dense",
-    "linen_embedding",
-    "linen_conv_1d",
-    "linen_einsum",
-    "equinox_gru_in_a_scan",
-    "weights_whose_lengths_are_held_fixed",
-    "weights_in_one_vector",
-    "weights_for_each_head",
-    "one_weight_and_its_transpose",
-    "parts_at_numbers_that_are_cast",
-    "parts_of_parts_that_overlap",
-    "spectral_scaling",
-}
-
-
 @functools.cache
 def typical_norm(name: str) -> float:
     """The median length of a model's gradients: at this clip norm some are clipped and some are not."""
@@ -98,7 +56,8 @@ def typical_norm(name: str) -> float:
     return float(np.median(norms))
 
 
-@pytest.mark.parametrize("name", [slow(name) if name in MORE_OF_A_KIND else name for name in MODELS])
+@pytest.mark.slow_but("linen_dense_over_tokens", "linen_conv_2d_strided_dilated", "tied_embedding_language_model")
+@pytest.mark.parametrize("name", list(MODELS))
 def test_grads_and_norms_are_those_of_a_loop_over_examples(name: str) -> None:
     loss, params, batch = MODELS[name]()
     mask = np.array([True, True, False, True, True, True])
@@ -110,8 +69,9 @@ def test_grads_and_norms_are_those_of_a_loop_over_examples(name: str) -> None:
     np.testing.assert_allclose(out.losses, np.where(mask, losses_of(loss, params, batch), 0), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["linen_dense_over_tokens", slow("linen_scanned_transformer"), slow("tied_embedding_language_model")]
+    "name", ["linen_dense_over_tokens", "linen_scanned_transformer", "tied_embedding_language_model"]
 )
 def test_a_bfloat16_model_agrees_within_its_own_rounding(name: str) -> None:
     loss, params, batch = MODELS[name]()
@@ -124,7 +84,8 @@ def test_a_bfloat16_model_agrees_within_its_own_rounding(name: str) -> None:
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(both[0].grads))
 
 
-@pytest.mark.parametrize("bad", [math.nan, slow(math.inf)])
+@pytest.mark.slow_but("linen_dense_over_tokens-nan")
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize(
     "name",
     [
@@ -133,8 +94,8 @@ def test_a_bfloat16_model_agrees_within_its_own_rounding(name: str) -> None:
         "linen_conv_2d_strided_dilated",
         "linen_conv_of_many_channels_on_few_positions",
         "linen_norm_layers",
-        slow("linen_scanned_transformer"),
-        slow("linen_lstm"),
+        "linen_scanned_transformer",
+        "linen_lstm",
         "siamese_net",
         "weight_standardisation",
     ],
@@ -244,6 +205,7 @@ def _one_product(w: Any, example: Any) -> Any:
     return jnp.sum((example[0] @ w) * example[1])
 
 
+@pytest.mark.slow_but("1e-07-default", "1e-07-bfloat16", "1e-05-tensorfloat32", "0.001-highest")
 @pytest.mark.parametrize("precision", ["default", "high", "highest", "bfloat16", "tensorfloat32"])
 @pytest.mark.parametrize("tilt", [0.0, 1e-7, 1e-5, 1e-3])
 def test_rows_that_cancel_never_pass_the_clip_norm(tilt: float, precision: str) -> None:
@@ -300,6 +262,7 @@ def _normalised_tokens(w: Any, example: Any) -> Any:
     return jnp.sum(hidden / jnp.max(jnp.abs(hidden), axis=1, keepdims=True) * example[1])
 
 
+@pytest.mark.slow_but("1e+20-_two_tokens")
 @pytest.mark.parametrize("loss", [_two_tokens, _two_layers, _two_uses, _normalised_tokens])
 @pytest.mark.parametrize("scale", [1e12, 1e20, 1e30])
 def test_rows_of_opposite_scales_are_clipped(loss: Any, scale: float) -> None:
@@ -318,6 +281,7 @@ def _rows_and_a_bias(p: Any, example: Any) -> Any:
     return jnp.sum((rows @ p["w"]) * scale[:, None]) + jnp.sum(p["b"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cotangent", [1.0, 1e30])
 @pytest.mark.parametrize("other", [None, 1e-35, 1.0])
 def test_a_row_of_zeros_spoils_neither_its_example_nor_the_rows_beside_it(
@@ -334,7 +298,8 @@ def test_a_row_of_zeros_spoils_neither_its_example_nor_the_rows_beside_it(
     assert distance(out.grads, expected) <= 1e-5 * norms[0]
 
 
-@pytest.mark.parametrize("kind", [jnp.int8, slow(jnp.uint8)])
+@pytest.mark.slow_but("compiled-int8")
+@pytest.mark.parametrize("kind", [jnp.int8, jnp.uint8])
 @pytest.mark.parametrize("run", [jax.jit, lambda fn: fn], ids=["compiled", "op by op"])
 def test_a_part_that_narrow_numbers_place_overlaps_wherever_xla_reads_it(run: Any, kind: Any) -> None:
     """Outside of a compiled program XLA clamps a place in 300, in eight bits, at 42: another part is there."""
@@ -361,6 +326,7 @@ def test_a_lookup_by_a_number_beyond_signed_ones_is_clamped_at_the_end() -> None
     np.testing.assert_allclose(norm_of(clipped.grads), 1e-3, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channels", [3, slow(9)])
 def test_a_convolution_without_outputs_adds_nothing(channels: int) -> None:
     kernel, x = jnp.ones((9, 2, channels, 4)), jnp.ones((1, 1, 5, 5, channels))
@@ -387,6 +353,7 @@ def test_a_convolution_whose_padding_takes_away_has_no_rule() -> None:
     assert leaf.how in ("direct", "materialised"), leaf
 
 
+@pytest.mark.slow
 def test_lookups_outside_a_table_by_two_axes_do_not_count_as_others() -> None:
     loss = lambda table, example: jnp.sum(table[example[0], example[1]] * example[2])
     example = jnp.array([[1, 0]]), jnp.array([[2, 7]]), jnp.array([[[100.0] * 6, [-100.0] * 6]])
@@ -433,6 +400,7 @@ LOOKUPS = {
 }
 
 
+@pytest.mark.slow_but("one gather")
 @pytest.mark.parametrize("name", LOOKUPS)
 def test_lookups_whose_cotangents_cancel_take_nothing_from_the_others(name: str) -> None:
     """Of +1e6 and -1e6 in one entry nothing is left; scaled by what is left, they must not stand in the sum of others."""
@@ -446,6 +414,7 @@ def test_lookups_whose_cotangents_cancel_take_nothing_from_the_others(name: str)
     assert distance(whole.grads, without.grads) <= 1e-4  # its own gradient is zero
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "columns"), [(2, 64), (64, 64)])
 def test_uses_of_a_matrix_that_cancel_move_the_others_by_less_than_a_hundredth(rows: int, columns: int) -> None:
     size = 1000
@@ -459,6 +428,7 @@ def test_uses_of_a_matrix_that_cancel_move_the_others_by_less_than_a_hundredth(r
     assert distance(whole.grads, without.grads) <= 0.01  # its own gradient is zero
 
 
+@pytest.mark.slow_but("3-casts")
 @pytest.mark.parametrize("name", LOOKUPS)
 @pytest.mark.parametrize("entries", [3, 300])
 def test_lookups_that_meet_are_clipped_as_the_loop_clips(name: str, entries: int) -> None:
@@ -475,6 +445,7 @@ def test_lookups_that_meet_are_clipped_as_the_loop_clips(name: str, entries: int
     assert distance(out.grads, expected) <= 1e-5 * sum(min(n, 0.2) for n in norms)
 
 
+@pytest.mark.slow
 def test_parameters_that_a_loop_in_a_remat_makes_are_no_use_of_the_first_at_each_step() -> None:
     copy = jax.custom_vjp(lambda w: w)
     copy.defvjp(lambda w: (w, None), lambda _, g: (g,))
@@ -495,18 +466,20 @@ def test_parameters_that_a_loop_in_a_remat_makes_are_no_use_of_the_first_at_each
     assert distance(out.grads, expected) <= 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "dtype"),
     [
-        slow("ghost", jnp.float32),  # as in test_rules.py, of lengths over thirty orders of magnitude
-        slow("ghost", jnp.bfloat16),
-        slow("ghost", jnp.float16),
+        ("ghost", jnp.float32),  # as in test_rules.py, of lengths over thirty orders of magnitude
+        ("ghost", jnp.bfloat16),
+        ("ghost", jnp.float16),
         ("vmap", jnp.float32),
-        *(slow("vmap", dtype) for dtype in (jnp.bfloat16, jnp.float16)),
+        ("vmap", jnp.bfloat16),
+        ("vmap", jnp.float16),
     ],
 )
 @pytest.mark.parametrize(
-    "name", [slow("linen_dense_over_tokens"), slow("linen_lstm"), "siamese_net", slow("tied_embedding_language_model")]
+    "name", ["linen_dense_over_tokens", "linen_lstm", "siamese_net", "tied_embedding_language_model"]
 )
 def test_removing_an_example_moves_the_sum_by_at_most_the_clip_norm(name: str, dtype: Any, method: str) -> None:
     loss, params, batch = MODELS[name]()
@@ -519,6 +492,7 @@ def test_removing_an_example_moves_the_sum_by_at_most_the_clip_norm(name: str, d
         assert distance(whole.grads, without.grads) <= 0.01 * (1 + 1e-5)
 
 
+@pytest.mark.slow_but("siamese_net")
 @pytest.mark.parametrize(
     "name",
     [
@@ -565,6 +539,7 @@ def test_a_loss_with_effects_is_refused(method: str) -> None:
         jaxdp.clipped_grad(loss, clip_norm=1.0, method=method)(jnp.float32(1), jnp.ones(3))
 
 
+@pytest.mark.slow
 def test_a_microbatched_sum_is_the_same() -> None:
     loss, params, batch = MODELS["linen_dense_over_tokens"]()
     whole, parts = [
@@ -583,6 +558,7 @@ def assert_ghost_is_vmap(loss: Any) -> None:
     np.testing.assert_allclose(found.grads, expected.grads, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_work_on_weights_that_has_a_constant_beside_it_is_taken_out_of_a_loop_whole() -> None:
     def loss(w: Any, x: Any) -> Any:
         def cell(h: Any, row: Any) -> tuple[Any, None]:
@@ -594,6 +570,7 @@ def test_work_on_weights_that_has_a_constant_beside_it_is_taken_out_of_a_loop_wh
     assert_ghost_is_vmap(loss)
 
 
+@pytest.mark.slow
 def test_a_gradient_of_its_own_on_weights_in_a_loop_is_taken_of_each_step() -> None:
     limited = jax.custom_vjp(lambda w: w)
     limited.defvjp(lambda w: (w, None), lambda _, g: (jnp.clip(g, -0.01, 0.01),))
@@ -614,6 +591,7 @@ def test_times_of_a_differential_equation_are_arrays_on_the_way_back() -> None:
     assert_ghost_is_vmap(loss)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
 def test_draws_for_the_steps_of_a_loop_are_those_that_the_loss_makes(impl: str) -> None:
     """Weights under noise of each step's own key, which depend on no example: moved out of the loop, but not vectorised."""

@@ -29,6 +29,7 @@ def changes_an_array(params: Any, x: Any) -> Any:
     return held[...]
 
 
+@pytest.mark.slow
 def test_a_list_of_bools_is_a_mask() -> None:
     grad_fn = jaxdp.clipped_grad(loss, clip_norm=1.0)
     flags = [True, False, True, True]
@@ -92,6 +93,7 @@ def test_what_is_no_array_of_numbers_is_refused_by_every_method(
         jaxdp.clipped_grad(loss_fn, clip_norm=1.0, has_aux=has_aux, method=method)(params, batch, *shared, **given)
 
 
+@pytest.mark.slow
 def test_a_runs_batch_without_its_mask_is_refused() -> None:
     run = jaxdp.DPSGD(num_examples=40, expected_batch_size=8, steps=6, clip_norm=1.0, noise_multiplier=1.0)
     grad_fn, w, batch = run.clipped_grad(lambda w, x: jnp.vdot(w, x)), jnp.ones(3), jnp.ones((4, 3))
@@ -138,6 +140,7 @@ def test_per_example_gradients_that_jax_would_add_up_over_devices_are_refused() 
         in_shard_map(each, jnp.ones(2), jnp.ones((3, 2)))
 
 
+@pytest.mark.slow
 def test_of_parameters_that_vary_as_the_batch_does_each_device_sums_its_own() -> None:
     grad_fn = jaxdp.clipped_grad(lambda params, x: jnp.sum(params * x), clip_norm=1.0, method="vmap")
     varying = lambda params, part: grad_fn(jax.lax.pcast(params, ("data",), to="varying"), part).grads[None]
@@ -181,6 +184,7 @@ def test_keys_of_examples_by_which_all_draw_as_the_first_are_refused(impl: str, 
         grad_fn(jnp.ones(2), (jnp.ones((3, 2)), jnp.arange(3)), rng=jax.random.key(1, impl=impl))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["rng", "rng in jit", "closed over", "a rate of its own"])
 @pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg", "threefry2x32"])
 def test_keys_of_positions_may_be_of_any_generator(impl: str, how: str) -> None:
@@ -188,6 +192,7 @@ def test_keys_of_positions_may_be_of_any_generator(impl: str, how: str) -> None:
     grad_fn(jnp.ones(2), (jnp.ones((3, 2)), jnp.arange(3)), rng=jax.random.key(1, impl=impl))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["fold_in", "key", "among keys", "in jit", "in scan", "in branch"])
 def test_keys_of_examples_may_be_threefrys(how: str) -> None:
     grad_fn = jaxdp.clipped_grad(partial(drawn_by, "threefry2x32", how), clip_norm=1.0)
@@ -231,6 +236,7 @@ def test_what_only_looks_like_an_array_is_refused() -> None:
         next(run.sampler(jax.random.key(0)).take(rows))
 
 
+@pytest.mark.slow
 def test_a_sparse_batch_is_refused() -> None:
     rows = sparse.BCOO.fromdense(jnp.eye(4), n_batch=1)
     with pytest.raises(jaxdp.UsageError, match=r"batch holds a sparse array.*or give todense\(\)"):

@@ -32,14 +32,15 @@ def temporary_bytes(fn: Any, *args: Any) -> int:
     return analysis.temp_size_in_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
         "siamese_net",
         "recommender",
-        pytest.param("tied_embedding_language_model", marks=pytest.mark.slow),
-        pytest.param("linen_lstm", marks=pytest.mark.slow),
-        pytest.param("linen_scanned_transformer", marks=pytest.mark.slow),
+        "tied_embedding_language_model",
+        "linen_lstm",
+        "linen_scanned_transformer",
     ],
 )
 def test_no_gradient_is_materialised_beyond_what_explain_says(name: str) -> None:
@@ -128,6 +129,7 @@ def _product_of_eight_bits(z: jax.Array) -> jax.Array:
     return jnp.dot(narrow, narrow, preferred_element_type=jnp.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cell",
     [
@@ -153,9 +155,8 @@ def test_whatever_a_step_computes_it_is_clipped_as_the_loop_clips(cell: Any) -> 
     assert distance(out.grads, expected) <= 1e-5 * 5 * clip_norm
 
 
-@pytest.mark.parametrize(
-    "name", ["linen_lstm", "linen_gru", pytest.param("linen_scanned_transformer", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["linen_lstm", "linen_gru", "linen_scanned_transformer"])
 def test_with_less_kept_models_of_loops_are_clipped_as_the_loop_clips(name: str) -> None:
     loss, params, batch = MODELS[name]()
     mask = [True, True, False, True, True, True]
@@ -168,6 +169,7 @@ def test_with_less_kept_models_of_loops_are_clipped_as_the_loop_clips(name: str)
     assert distance(out.grads, expected) <= 1e-5 * 6 * 0.1
 
 
+@pytest.mark.slow
 def test_gradients_that_are_formed_without_a_rule_count_as_memory() -> None:
     """Of a weight that is larger than what it is used in: the microbatches that suit a CPU hold few of them."""
     regularised = lambda w, x: jnp.sum(w * w) * x[0]

@@ -51,6 +51,7 @@ def test_near_where_squares_leave_the_range_no_norm_is_too_small(platform: str) 
         np.testing.assert_allclose(found, true, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bad", "expected"), [(np.nan, np.nan), (np.inf, np.inf), (-np.inf, np.inf)])
 def test_what_is_no_number_shows(bad: float, expected: float) -> None:
     leaf = np.ones((3, 50), np.float32)
@@ -60,6 +61,7 @@ def test_what_is_no_number_shows(bad: float, expected: float) -> None:
     np.testing.assert_array_equal(norms_of([large]), [np.inf, np.inf])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [False, True])
 def test_parts_of_many_shapes_are_added_up_each(together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = [(3, 1), (3, 1, 5), (3, 2, 5), (3, 1, 4, 2), *[(3, 1, 5)] * 70, (3, 2), (0, 1, 5), (0, 1)]

@@ -50,18 +50,15 @@ def rounding(loss: Any, clip_norm: float, precision: str = "bfloat16", **how: An
     return jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, precision=precision, **how))
 
 
+@pytest.mark.slow_but("linen_conv_2d_strided_dilated-tensorfloat32_0")
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
         *((name, "bfloat16") for name in sorted(FEW)),
-        *(pytest.param(name, "bfloat16", marks=pytest.mark.slow) for name in MODELS if name not in FEW),
+        *((name, "bfloat16") for name in MODELS if name not in FEW),
         ("linen_dense_over_tokens", "tensorfloat32"),
         ("linen_conv_2d_strided_dilated", "tensorfloat32"),
-        *(
-            pytest.param(name, "tensorfloat32", marks=pytest.mark.slow)
-            for i, name in enumerate(sorted(MODELS))
-            if i % 3 == 0 or "conv" in name
-        ),
+        *((name, "tensorfloat32") for i, name in enumerate(sorted(MODELS)) if i % 3 == 0 or "conv" in name),
     ],
 )
 def test_any_model_is_clipped_by_the_numbers_that_are_added_up(name: str, precision: str) -> None:
@@ -104,6 +101,7 @@ def parts(grad_fn: Any, params: Any, batch: Any) -> np.ndarray:
     return np.sqrt(sum(np.sum(leaf.reshape(len(leaf), -1) ** 2, axis=1) for leaf in leaves))
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=25, deadline=None, derandomize=True)
 @hypothesis.given(
     seed=st.integers(0, 10**6),
@@ -163,6 +161,7 @@ def assert_long_rows_are_clipped(
         assert lengths.min() > least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", sorted(ROUNDOFF))
 @pytest.mark.parametrize(
     ("loss", "rows", "matrices"),
@@ -176,6 +175,7 @@ def test_many_rows_are_clipped_by_the_numbers_that_are_added_up(
     assert_long_rows_are_clipped(loss, rows, shape, cancel, precision, "rows", 0.095)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", sorted(ROUNDOFF))
 def test_bounds_of_experts_that_have_little_in_common_and_of_skipped_inputs_stay_tight(precision: str) -> None:
     rng = np.random.default_rng(0)
@@ -265,6 +265,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow_but("no_roundoff_of_what_is_scaled-sums_that_nearly_cancel")
 @pytest.mark.parametrize(("fault", "batches"), FAULTS.items())
 def test_a_planted_fault_of_rounding_is_found(fault: Any, batches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = batches()
@@ -285,6 +286,7 @@ def test_what_is_beyond_the_range_of_squares_contributes_nothing_and_zeros_spoil
     assert norm_of(out.grads) == pytest.approx(1, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "apart"),
     [
@@ -308,6 +310,7 @@ def test_sums_of_squares_are_never_below_the_true_ones(shape: tuple[int, ...], a
         np.testing.assert_allclose(found, true, rtol=1e-4, atol=1e-30)
 
 
+@pytest.mark.slow
 def test_sums_of_squares_of_many_small_arrays_are_never_below_the_true_ones() -> None:
     for scale in (1e-25, 1e-10, 1.0, 1e12):
         arrays = np.float32(scale * np.random.default_rng(0).normal(size=(500, 3, 40, 2)))
@@ -323,6 +326,7 @@ def test_sums_too_long_for_a_bound_are_refused() -> None:
         gamma(2**24)
 
 
+@pytest.mark.slow
 def test_a_convolution_with_one_output_position_has_its_own_norm() -> None:
     loss = lambda k, x: jnp.sum(jnp.sin(jax.lax.conv(x[None], k, (1, 1), "VALID")))
     kernel, images = (
@@ -333,6 +337,7 @@ def test_a_convolution_with_one_output_position_has_its_own_norm() -> None:
     np.testing.assert_allclose(out.norms, norms, rtol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("dilation", [1, 2])
 def test_an_entry_is_in_as_many_patches_as_is_said_at_most(stride: int, dilation: int) -> None:
@@ -345,6 +350,7 @@ def test_an_entry_is_in_as_many_patches_as_is_said_at_most(stride: int, dilation
     assert CONVOLUTION.repeats(eqn, 1) == int(counts.max())
 
 
+@pytest.mark.slow_but("bfloat16")
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_no_rows_at_all_are_a_gradient_of_zero(precision: str) -> None:
     for loss, shape in (
@@ -372,6 +378,7 @@ def test_long_sequences_and_large_leaves_have_bounds_that_say_something() -> Non
     assert sum_of_squares_error((5_000_001,)) < 3e-3
 
 
+@pytest.mark.slow
 def test_a_weight_used_from_both_sides_is_clipped() -> None:
     loss = lambda w, x: two_sided(w, x) + jnp.sum((x[2] @ w.T) * x[3])
     there, back = batches(5, 8, 3, 16, 12, 1e-3), batches(6, 8, 2, 12, 16, 0.3)
@@ -382,6 +389,7 @@ def test_a_weight_used_from_both_sides_is_clipped() -> None:
     assert 0.009 <= lengths.min() <= lengths.max() <= 0.01 * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_a_product_that_the_user_wants_in_full_is_not_rounded() -> None:
     exactly = lambda w, x: jnp.sum(jnp.matmul(x[0], w, precision="highest") * x[1])
     batch = batches(0, 4, 6, 8, 4, 0.3)
@@ -451,6 +459,7 @@ def test_a_gpu_sums_convolutions_by_products_of_their_patches(size: int, how: st
     assert {leaf.how for leaf in explained.leaves} == {how}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "apart"),
     [
@@ -489,9 +498,8 @@ def test_squares_that_a_product_adds_up_are_never_below_the_true_ones(
         assert not np.isfinite(squares_by_products([*map(jnp.asarray, arrays)], apart, ONE_SUM)).any()
 
 
-@pytest.mark.parametrize(
-    "name", [*sorted(FEW), *(pytest.param(n, marks=pytest.mark.slow) for n in MODELS if n not in FEW)]
-)
+@pytest.mark.slow_but("linen_dense")
+@pytest.mark.parametrize("name", [*sorted(FEW), *(n for n in MODELS if n not in FEW)])
 def test_any_model_is_clipped_where_products_add_up_squares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few they are, and whatever a gradient costs that is formed and dropped."""
     monkeypatch.setattr(_norm, "_MANY", 1)
@@ -500,6 +508,7 @@ def test_any_model_is_clipped_where_products_add_up_squares(name: str, monkeypat
     test_any_model_is_clipped_by_the_numbers_that_are_added_up(name, "bfloat16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cancel", [1e-3, None])
 def test_formed_gradients_whose_squares_a_product_adds_up_are_clipped(cancel: float | None) -> None:
     assert_long_rows_are_clipped(two_sided, 200, (LONG, LONG), cancel, "bfloat16", "dropped", 0.09)

@@ -70,6 +70,7 @@ by_a_rule.defvjp(
 )
 
 
+@pytest.mark.slow_but("in a loop-ghost")
 @pytest.mark.parametrize("method", ["auto", "ghost", "vmap"])
 @pytest.mark.parametrize(
     "loss",
@@ -112,6 +113,7 @@ def test_a_batch_that_the_loss_closes_over_is_refused(of_a_run: bool) -> None:
             gradient(w, x, x - jnp.mean(x, axis=0, keepdims=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("container", [list, tuple, lambda rows: dict(enumerate(rows))])
 def test_rows_that_are_closed_over_one_by_one_are_refused(container: Callable[[Any], Any]) -> None:
     rows = container([jnp.full(2, i) for i in range(8)])
@@ -122,6 +124,7 @@ def test_rows_that_are_closed_over_one_by_one_are_refused(container: Callable[[A
     a_run().clipped_grad(fewer)(jnp.float32(1), jnp.ones((3, 2)), mask=np.ones(3, bool))
 
 
+@pytest.mark.slow
 def test_a_step_refuses_it_and_takes_it_as_shared() -> None:
     w, x = jnp.float32(1), jnp.ones((8, 2))
     seen = jnp.asarray(SEEN)
@@ -146,6 +149,7 @@ def a_step() -> jaxdp.PrivateStep:
 CONTAINERS: tuple[Callable[[Any], Any], ...] = (lambda y: y, lambda y: {"labels": y}, lambda y: (0.5, [y]))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     size=st.integers(2, 5),
@@ -168,6 +172,7 @@ def test_an_axis_of_the_batchs_size_anywhere_is_refused_and_any_other_shape_is_s
     call(jaxdp.Shared(shared))
 
 
+@pytest.mark.slow
 def test_a_shared_value_reaches_the_loss_as_it_is_wherever_it_is_wrapped() -> None:
     loss = lambda w, x, weights, more: w * jnp.sum(weights["m"] @ x) * more[1]
     x, m = jnp.arange(6.0).reshape(2, 3), jnp.arange(12.0).reshape(4, 3)  # neither axis of m is the batch's

@@ -22,6 +22,7 @@ def loss(params: Any, x: Any, width: Any, flag: Any, name: Any, activation: Any,
     return jnp.sum(y) * jnp.sum(weights)
 
 
+@pytest.mark.slow
 def test_numbers_strings_and_functions_are_shared_alike_by_every_method() -> None:
     expected = jaxdp.per_example_grads(loss)(PARAMS, BATCH, *SHARED)["w"]
     for method in ("auto", "ghost", "vmap"):
@@ -31,6 +32,7 @@ def test_numbers_strings_and_functions_are_shared_alike_by_every_method() -> Non
         assert grad_fn.explain(PARAMS, BATCH, *SHARED).leaves
 
 
+@pytest.mark.slow
 def test_a_step_shares_them_too_and_compiles_once_for_each_value() -> None:
     run = jaxdp.DPSGD(num_examples=4, expected_batch_size=4, steps=9, clip_norm=1.0, noise_multiplier=1.0)
     step = run.make_step(loss, optax.sgd(0.1))

@@ -36,6 +36,7 @@ def test_the_numbers_double_a_gap() -> None:
     assert found[0] - found[1] == 8
 
 
+@pytest.mark.slow_but("1-None-ghost")
 @pytest.mark.parametrize("method", ["auto", "ghost", "vmap"])
 @pytest.mark.parametrize("microbatch_size", [None, 1, 16, 100])
 @pytest.mark.parametrize("entries", [1, 8])

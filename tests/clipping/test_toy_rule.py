@@ -72,6 +72,7 @@ PARAMS = {"table": jax.random.normal(jax.random.key(0), (50, 8)), "w": jax.rando
 BATCH = (jnp.array([0, 3, 20, 49, 5]), jnp.array([1, 30, 21, 47, -4]), jax.random.normal(jax.random.key(2), (5, 3, 8)))
 
 
+@pytest.mark.slow_but("one_window")
 @pytest.mark.parametrize("loss", [one_window, windows])
 def test_a_rule_from_outside_covers_its_primitive_and_agrees_with_the_loop(
     loss: Callable[..., Any], monkeypatch: pytest.MonkeyPatch

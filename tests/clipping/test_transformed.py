@@ -109,6 +109,7 @@ def plan_of(loss: Any, params: Any, batch: Any) -> tuple[_plan.Plan, Any]:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(BY_COLUMNS))
 def test_what_is_read_of_a_pull_back_is_what_jax_pulls_back(name: str) -> None:
     loss, params, batch = problem(BY_COLUMNS[name])
@@ -151,6 +152,7 @@ def test_an_equation_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatc
         pull_back_of(plan.jaxpr, [*leaves, None, None], component.sites[0], component.anchors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(BY_COLUMNS))
 def test_transformed_parameters_are_clipped_as_in_a_loop(name: str) -> None:
     loss, params, batch = problem(BY_COLUMNS[name])
@@ -195,6 +197,7 @@ def test_gradients_that_a_transformation_takes_away_but_for_a_part_are_clipped(
         assert distance(whole, grad_fn(params, (x, weights), mask=~mask).grads) <= clip_norm * (1 + 1e-4)
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_contributes_nothing() -> None:
     loss, params, (x, weights) = problem(standardised)
     grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost", precision="bfloat16"))
@@ -212,9 +215,8 @@ def test_where_a_transformation_divides_by_zero_nobody_contributes() -> None:
     assert norm_of(found.grads) == 0.0
 
 
-@pytest.mark.parametrize(
-    "scale", [1e-7, *(pytest.param(x, marks=pytest.mark.slow) for x in (1e-8, 1e-6, 1e-3, 1e3, 1e6))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [1e-7, *(x for x in (1e-8, 1e-6, 1e-3, 1e3, 1e6))])
 def test_a_short_or_long_column_spoils_nothing(scale: float) -> None:
     loss, params, batch = problem(
         lambda p: p["w"] * jax.lax.rsqrt(jnp.sum(p["w"] ** 2, axis=AXES) + 1e-12) + 0 * p["gain"]
@@ -240,9 +242,10 @@ def batch_that_goes_away(size: int) -> tuple[Any, Any]:
     return jnp.asarray(x, jnp.float32), jnp.asarray(g, jnp.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
-    [lambda w: w * 2.0, pytest.param(lambda w: standardised({"w": w}), marks=pytest.mark.slow)],
+    [lambda w: w * 2.0, lambda w: standardised({"w": w})],
     ids=["scaled", "standardised"],
 )
 def test_nobody_moves_others_sums_by_more_than_is_said(form: Any) -> None:
@@ -265,6 +268,7 @@ def test_nobody_moves_others_sums_by_more_than_is_said(form: Any) -> None:
         assert distance(whole, grad_fn(params, batch, mask=~mask).grads) <= alone + 0.01
 
 
+@pytest.mark.slow_but("20--44")
 @pytest.mark.parametrize(("power", "clip"), [(0, -70), (20, -44), (20, -50), (30, -44)])
 def test_what_is_below_the_range_of_a_clipped_cotangent_lengthens_nothing(power: int, clip: int) -> None:
     random = np.random.default_rng(0)
@@ -277,8 +281,9 @@ def test_what_is_below_the_range_of_a_clipped_cotangent_lengthens_nothing(power:
     assert norm_of(jax.jit(grad_fn)(jnp.ones((16, 16)), batch).grads) <= 2.0**clip * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("channels", [2, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("channels", [2, 16])
 def test_any_convolution_and_dense_layer_is(groups: int, channels: int) -> None:
     def loss(p: Any, x: Any) -> Any:
         numbers = ("HWNC", "OHWI", "NCHW")

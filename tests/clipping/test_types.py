@@ -56,6 +56,7 @@ def lookups(kind: str, entries: int, mode: str) -> tuple[Any, Any, Any]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "entries", "mode"), [("uint8", 256, "fill"), ("int8", 200, "clip"), ("int16", 40_000, "fill")]
 )
@@ -76,6 +77,7 @@ def test_ids_of_every_integer_type_are_clipped(kind: str, mode: str, x64: bool) 
             holds(*lookups(kind, entries, mode), rule=list(RULES)[number])
 
 
+@pytest.mark.slow
 def test_an_embedding_layer_on_bytes_is_clipped() -> None:
     import flax.linen as nn
 
@@ -105,6 +107,7 @@ def complex_kernel(p: Any, x: Any) -> Any:
     return jnp.sum(jnp.abs(out) ** 2)
 
 
+@pytest.mark.slow_but("complex_kernel")
 @pytest.mark.parametrize("loss", [spectrum, complex_weight, complex_table, complex_kernel])
 def test_complex_numbers_have_no_rule_and_are_clipped(loss: Any) -> None:
     rows = 5 if loss is spectrum else 8
@@ -123,6 +126,7 @@ FLOATS = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_
 ROUNDING = {"bfloat16": 0.03, "float16": 5e-3, "float8_e4m3fn": 0.1, "float8_e5m2": 0.2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of_weight", "of_data", "x64"),
     [

@@ -31,6 +31,7 @@ def scores_of(path: Path, shift: float, header: str = "score,member") -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_scores_of_a_file_are_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = scores_of(tmp_path / "mine.csv", 2.0)
     cli.main(["audit", str(file), "--delta", "1e-4", "--claimed-epsilon", "8", "--json"])
@@ -49,6 +50,7 @@ def test_scores_of_a_file_are_audited(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "No ε was claimed" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scores", [1 + np.arange(3) * 2.0**-52, 1e15 + np.arange(3) / 8, np.ones(3)], ids=str)
 def test_scores_that_hardly_differ_are_audited(scores: np.ndarray, tmp_path: Path) -> None:
     lines = [f"{float(scores[i % 3])!r},{i % 2}" for i in range(200)]
@@ -57,6 +59,7 @@ def test_scores_that_hardly_differ_are_audited(scores: np.ndarray, tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "mine-audit").iterdir()) == sorted(FILES)
 
 
+@pytest.mark.slow
 def test_what_else_lies_in_the_folder_keeps_its_rights(tmp_path: Path) -> None:
     script, file = tmp_path / "script.sh", scores_of(tmp_path / "mine.csv", 2.0)
     script.touch()
@@ -139,6 +142,7 @@ def test_tables_have_no_wrong_classes(capsys: pytest.CaptureFixture[str]) -> Non
     assert "a table's records have targets" in refused(["train", "--dataset", "csv", "--audit-canaries", "100"], capsys)
 
 
+@pytest.mark.slow
 def test_an_example_that_its_coin_keeps_out_adds_nothing() -> None:
     params = {"w": jnp.arange(12.0).reshape(4, 3)}
     rng = np.random.default_rng(0)
@@ -193,6 +197,7 @@ def own(
     return path
 
 
+@pytest.mark.slow_but("change1-has inputs float32[40, 28, 28, 1]", "change3-and the data 10 classes from 0")
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -125,6 +125,7 @@ def test_predict_on_the_runs_own_test_set_prints_a_line_an_image(
     assert len(capsys.readouterr().out.splitlines()) == 129
 
 
+@pytest.mark.slow_but("arguments2-expected2")
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -480,6 +480,7 @@ def test_predictions_of_others_are_labelled_and_analysed_from_npy_and_csv_alike(
     assert list((tmp_path / "weak").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_labels_that_another_process_made_meanwhile_are_not_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -497,6 +498,7 @@ def test_labels_that_another_process_made_meanwhile_are_not_made_anew(
     assert "holds labels already" in refused([*command, str(tmp_path / "labels")], capsys)
 
 
+@pytest.mark.slow
 def test_labelling_that_a_kill_ended_before_a_label_was_there_begins_anew_by_the_same_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -558,6 +560,7 @@ def test_labels_that_a_kill_left_without_their_statement_get_it_and_are_not_made
     assert "holds labels already" in refused([*command, "--output", str(tmp_path / "broken")], capsys)
 
 
+@pytest.mark.slow
 def test_what_a_user_got_wrong_is_told(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = tmp_path / "new"
     for changes, message in (
@@ -584,6 +587,7 @@ def test_what_a_user_got_wrong_is_told(finished: Path, tmp_path: Path, capsys: p
     assert "is a run of `jaxdp pate`" in refused(["train", "--resume", str(finished)], capsys)
 
 
+@pytest.mark.slow
 def test_predictions_the_other_way_round_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "p.npy", np.zeros((5, 3), np.int64))
     common = ["pate", "label", str(tmp_path / "p.npy"), "--num-classes", "2", "--records", "9", "--delta", "0.01"]

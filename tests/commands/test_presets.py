@@ -13,22 +13,9 @@ from jaxdp.commands.train import TrainOptions
 from jaxdp.commands.train._plan import resolve_plan
 from jaxdp.commands.train._recipe import RECIPES, overruled
 
-MORE_RECIPES = (
-    "scattering-3",
-    "scattering-0.3",
-    "cnn-augmented",
-    "cnn",
-    "mlp",
-    "dense",
-    "cnn-plain",
-    "mlp-plain",
-    "dense-plain",
-)
 
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in MORE_RECIPES else name for name in RECIPES]
-)
+@pytest.mark.slow_but("scattering-plain")
+@pytest.mark.parametrize("name", list(RECIPES))
 def test_every_recipe_makes_a_plan_of_its_own_numbers(name: str) -> None:
     recipe = RECIPES[name]
     options = TrainOptions(recipe=name, dp=recipe.dp)
@@ -43,6 +30,7 @@ def test_every_recipe_makes_a_plan_of_its_own_numbers(name: str) -> None:
         assert plan.accountant == (recipe.accountant or "rdp")
 
 
+@pytest.mark.slow
 def test_help_lists_them_and_what_is_typed_wins(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["train", "--help"])

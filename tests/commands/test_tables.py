@@ -350,6 +350,7 @@ def _breast_cancer(folder: Path, seeds: int) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("separator", [";", "\t"])
 def test_one_file_with_the_targets_named_is_the_run_of_two(separator: str, tables: Path, tmp_path: Path) -> None:
     """To the bit of its data: whatever divides the columns, and wherever the targets stand."""

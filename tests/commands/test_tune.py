@@ -182,6 +182,7 @@ def test_a_search_takes_no_runs_of_another_that_was_broken_off(tmp_path: Path) -
         RunFolder.create(tmp_path)
 
 
+@pytest.mark.slow
 def test_what_no_noise_of_a_run_can_mend_is_named() -> None:
     options = TuneOptions(batch_sizes=(100,), epochs=20, target_epsilon=3.0, score_noise=0.5)
     with pytest.raises(jaxdp.UsageError, match=r"--score-noise=0\.5: such scores alone cost more than the budget"):
@@ -307,7 +308,11 @@ def test_the_usual_batch_sizes_leave_the_accountant_something_to_tell() -> None:
         (["--lrs", "1", "1e9"], "--lrs=1e+09 is above 1e+06"),
         (["--clip-norms", "1e-37", "1"], "clip_norm"),
         (["--delta", "0.01"], "delta=0.01"),
-        (["--epochs", "2", "--batch-sizes", "16", "128", "--warmup", "10"], "--warmup=10 is not shorter"),
+        pytest.param(
+            ["--epochs", "2", "--batch-sizes", "16", "128", "--warmup", "10"],
+            "--warmup=10 is not shorter",
+            marks=pytest.mark.slow,
+        ),
         (["--schedule", "plateau", "--holdout", "99"], "--schedule=plateau has no effect on jaxdp tune"),
     ],
 )

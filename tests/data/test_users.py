@@ -35,6 +35,7 @@ def test_which_records_are_kept_is_random() -> None:
     assert len(kept) == 6  # all pairs of user a's four records
 
 
+@pytest.mark.slow
 def test_a_users_gradient_is_the_mean_over_their_records_clipped_as_one() -> None:
     grouped, mask = group_by_user(RECORDS, USERS, records_per_user=4, rng=np.random.default_rng(0))
     loss = lambda w, x: jnp.vdot(w, x)
@@ -82,6 +83,7 @@ def test_a_run_over_users_trains() -> None:
             step(state, wrong)
 
 
+@pytest.mark.slow
 def test_each_record_of_a_user_gets_a_key_of_its_own() -> None:
     grouped, mask = group_by_user(RECORDS, USERS, records_per_user=4, rng=np.random.default_rng(0))
     users = jnp.asarray(grouped), jnp.asarray(mask)

@@ -130,6 +130,7 @@ class Untrue(OfGaussian):
         return Gaussian().event(3 * noise_multiplier * self.times)
 
 
+@pytest.mark.slow
 def test_ledger_and_statement_say_what_they_are() -> None:
     run = a_run()
     one = dp.PoissonSampledDpEvent(0.25, dp.GaussianDpEvent(0.8 * 1.5))
@@ -193,6 +194,7 @@ def test_what_does_not_go_together_is_refused_naming_both() -> None:
             a_run(**wrong)
 
 
+@pytest.mark.slow
 def test_privatize_takes_a_noise_too() -> None:
     how = {"noise_multiplier": 1.0, "expected_batch_size": 4, "key": jax.random.key(5)}
     sums = {"w": jnp.zeros(50)}

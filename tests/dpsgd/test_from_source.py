@@ -75,9 +75,8 @@ def _no_thread_reads_on() -> Iterator[None]:
     assert threading.active_count() <= before
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "poisson" else [pytest.mark.slow]) for name in RUNS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(RUNS))
 def test_a_run_over_a_source_is_the_run_over_arrays(name: str) -> None:
     run = jaxdp.DPSGD(**{**USUAL, **RUNS[name]})
     in_memory, expected = trained(run, jax.tree.map(jnp.asarray, data()))
@@ -129,6 +128,7 @@ def test_a_step_is_made_again_from_a_copy_of_its_state() -> None:
     step.close()
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_be_read_is_named_and_the_state_can_be_gone_on_from(tmp_path: Path) -> None:
     run, (inputs, labels) = jaxdp.DPSGD(**{**USUAL, "microbatch_size": 4}), data()
     expected, _ = trained(run, Source((inputs, labels)))

@@ -285,32 +285,8 @@ def planted(fault: Callable[[pytest.MonkeyPatch], None]) -> Iterator[None]:
         yield
 
 
-MORE_OF_A_KIND = {
-    constant_key,
-    noise_for_a_mean_on_a_sum,
-    noise_by_the_physical_batch,
-    no_noise_on_one_leaf,
-    not_finite_for_an_empty_batch,
-    the_first_of_the_draw_alone,
-    no_clipping,
-    groups_clipped_to_the_whole_norm_each,
-    padding_counted,
-    same_bits_for_leaves,
-    accounted_at_the_physical_batch,
-    norms_in_float16,
-    bad_examples_let_through,
-    same_key_for_steps,
-    accounted_as_poisson_but_shuffled,
-    noise_at_every_micro_step,
-    tied_weights_squared_and_added,
-}
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [pytest.param(fault, marks=[pytest.mark.slow] if fault in MORE_OF_A_KIND else []) for fault in FAULTS],
-    ids=lambda fault: fault.__name__,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_planted_fault_is_found(fault: Callable[[pytest.MonkeyPatch], None]) -> None:
     found_by, changes = FAULTS[fault]
     loss, params, records = problem()

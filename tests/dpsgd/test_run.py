@@ -38,6 +38,7 @@ def a_run(**changes: Any) -> jaxdp.DPSGD:
     return jaxdp.DPSGD(**{**usual, **changes})
 
 
+@pytest.mark.slow
 def test_a_step_is_sampler_then_clipped_grad_then_privatize_then_optimizer() -> None:
     params, data = problem()
     run, optimizer = a_run(), optax.adam(0.1)
@@ -60,6 +61,7 @@ def test_a_step_is_sampler_then_clipped_grad_then_privatize_then_optimizer() -> 
         np.testing.assert_allclose(metrics.clipped, (np.asarray(out.norms)[drawn] > 1.0).mean())
 
 
+@pytest.mark.slow
 def test_the_step_compiles_once_over_many_draws() -> None:
     params, data = problem()
     step = a_run().make_step(loss, optax.sgd(0.1, momentum=0.9), self_check=False)
@@ -71,6 +73,7 @@ def test_the_step_compiles_once_over_many_draws() -> None:
     assert step._compiled._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_several_steps_in_one_program_are_the_steps_one_by_one() -> None:
     params, data = problem()
     step = a_run().make_step(loss, optax.sgd(0.1, momentum=0.9), self_check=False)
@@ -84,7 +87,8 @@ def test_several_steps_in_one_program_are_the_steps_one_by_one() -> None:
     assert metrics.loss.shape == (6,)
 
 
-@pytest.mark.parametrize("microbatch_size", [1, 7, pytest.param(60, marks=pytest.mark.slow), 1000])
+@pytest.mark.slow_but("1")
+@pytest.mark.parametrize("microbatch_size", [1, 7, 60, 1000])
 def test_no_drawn_example_is_lost_whatever_the_microbatches(microbatch_size: int) -> None:
     # Each example's gradient is its own unit vector: the update shows who was used, and how often.
     run = a_run(noise_multiplier=0.0, clip_norm=math.inf, microbatch_size=microbatch_size, expected_batch_size=30)
@@ -100,6 +104,7 @@ def test_no_drawn_example_is_lost_whatever_the_microbatches(microbatch_size: int
         np.testing.assert_allclose(used, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_work_of_a_step_follows_the_number_drawn_rounded_up_to_a_microbatch_with_nobody_in_the_padding() -> None:
     calls = []
 
@@ -132,6 +137,7 @@ def test_an_empty_draw_is_a_step_with_noise() -> None:
     assert state.step == 1
 
 
+@pytest.mark.slow
 def test_without_clipping_noise_and_sampling_it_is_full_batch_gradient_descent() -> None:
     params, data = problem()
     run = a_run(expected_batch_size=60, clip_norm=math.inf, noise_multiplier=0.0, steps=5)
@@ -145,6 +151,7 @@ def test_without_clipping_noise_and_sampling_it_is_full_batch_gradient_descent()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), state.params, params)
 
 
+@pytest.mark.slow
 def test_the_users_parameters_survive_the_donation_of_the_states() -> None:
     params, data = problem()
     step = a_run().make_step(loss, optax.sgd(0.1), self_check=False)
@@ -154,6 +161,7 @@ def test_the_users_parameters_survive_the_donation_of_the_states() -> None:
     np.testing.assert_array_equal(params["w"], np.ones(4))
 
 
+@pytest.mark.slow
 def test_a_loss_that_takes_rng_gets_a_new_key_for_every_example_and_step() -> None:
     run = a_run(expected_batch_size=60, clip_norm=math.inf, noise_multiplier=0.0)
     step = run.make_step(lambda w, i, rng: w[i] * jax.random.uniform(rng), optax.sgd(60.0), self_check=False)
@@ -165,6 +173,7 @@ def test_a_loss_that_takes_rng_gets_a_new_key_for_every_example_and_step() -> No
     assert len(np.unique(np.concatenate(drawn))) > 115
 
 
+@pytest.mark.slow
 def test_bfloat16_parameters_stay_bfloat16_and_compile_once() -> None:
     params, data = problem()
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)

@@ -39,6 +39,7 @@ def kept(state: Any, folder: Path, like: Any) -> Any:
         return checkpointer.restore(folder / "state", like)
 
 
+@pytest.mark.slow
 def test_steps_of_another_run_are_not_accounted_as_this_ones(tmp_path: Path) -> None:
     state, _ = step_of(RUN).many(init(RUN), DATA, num_steps=4)
     true = state.ledger.epsilon(delta=1e-3)
@@ -57,6 +58,7 @@ def test_steps_of_another_run_are_not_accounted_as_this_ones(tmp_path: Path) -> 
     step_of(RUN)(again, DATA)
 
 
+@pytest.mark.slow
 def test_what_was_spent_before_is_not_forgotten(tmp_path: Path) -> None:
     state, _ = step_of(RUN).many(init(RUN), DATA, num_steps=4)
     followed = step_of(QUIETER).continue_from(state, jax.random.key(6))
@@ -88,6 +90,7 @@ def test_a_state_that_does_not_say_what_it_is_accounted_as_is_refused() -> None:
         step_of(RUN)(init(RUN)._replace(accounted=jnp.zeros(3, jnp.uint32)), DATA)
 
 
+@pytest.mark.slow
 def test_numbers_that_are_equal_are_the_same_run_and_so_is_the_same_run_in_another_process() -> None:
     labels = lambda params: params
     run = lambda clip_norm: jaxdp.DPSGD(
@@ -111,6 +114,7 @@ def test_numbers_that_are_equal_are_the_same_run_and_so_is_the_same_run_in_anoth
     assert end.out.splitlines()[-1:] == [str(as_accounted(RUN, ledger).tolist())], end.err
 
 
+@pytest.mark.slow
 def test_steps_that_were_made_are_not_made_again_by_a_checkpoint_of_arrays_alone() -> None:
     state, _ = step_of(RUN).many(init(RUN), DATA, num_steps=6)
     arrays = [leaf if isinstance(leaf, jax.Array) else None for leaf in jax.tree.leaves(state)]
@@ -123,6 +127,7 @@ def test_steps_that_were_made_are_not_made_again_by_a_checkpoint_of_arrays_alone
     assert read._replace(step=6).ledger == state.ledger
 
 
+@pytest.mark.slow
 def test_steps_that_were_made_are_not_made_again_by_a_checkpoint_of_numpys_arrays() -> None:
     """As numpy.load and pickle give them back: the ledger would have forgotten six steps."""
     state, _ = step_of(RUN).many(init(RUN), DATA, num_steps=6)
@@ -141,6 +146,7 @@ def test_steps_that_were_made_are_not_made_again_by_a_checkpoint_of_numpys_array
     assert read._replace(step=6).ledger == state.ledger
 
 
+@pytest.mark.slow
 def test_a_run_after_another_does_not_begin_with_its_key() -> None:
     state, _ = step_of(RUN).many(init(RUN), DATA, num_steps=2)
     with pytest.raises(jaxdp.UsageError, match="two entries of one nonce"):
@@ -148,6 +154,7 @@ def test_a_run_after_another_does_not_begin_with_its_key() -> None:
     step_of(RUN)(step_of(RUN).init(jnp.zeros(3), jax.random.key(6), spent_before=state.ledger), DATA)
 
 
+@pytest.mark.slow
 def test_a_step_refuses_its_own_state_with_fewer_steps() -> None:
     step = step_of(RUN)
     state, _ = step.many(init(RUN), DATA, num_steps=3)
@@ -156,6 +163,7 @@ def test_a_step_refuses_its_own_state_with_fewer_steps() -> None:
     step(state, DATA)
 
 
+@pytest.mark.slow
 def test_a_state_put_together_of_parameters_and_a_step_would_draw_the_same_noise_again() -> None:
     step = step_of(RUN)
     state, _ = step.many(init(RUN), DATA, num_steps=3)
@@ -175,6 +183,7 @@ def test_a_state_put_together_of_parameters_and_a_step_would_draw_the_same_noise
     step_of(RUN)(state, DATA)
 
 
+@pytest.mark.slow
 def test_a_state_put_together_of_what_was_there_before_training_would_draw_the_same_noise_again() -> None:
     for run in (RUN, dataclasses.replace(RUN, rule=of_quantile(0.5, 0.2))):
         step = step_of(run)

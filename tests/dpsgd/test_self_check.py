@@ -105,6 +105,7 @@ dense = lambda p, x: jnp.vdot(p["v"], jnp.tanh(x.reshape(3, 8) @ p["w"]).sum(0))
 weights = {"v": jnp.ones(5), "w": jnp.ones((8, 5)) * 0.1}
 
 
+@pytest.mark.slow_but("complex")
 @pytest.mark.parametrize(
     ("fault", "loss", "params", "data", "message"),
     [
@@ -115,13 +116,12 @@ weights = {"v": jnp.ones(5), "w": jnp.ones((8, 5)) * 0.1}
             np.zeros((6, 3), np.uint8),
             r"params\['table'\].*lookup",
         ),
-        pytest.param(
+        (
             index_compared_in_its_own_type,
             looked_up,
             tables(128),
             np.zeros((6, 3), np.int8),
             r"params\['table'\].*lookup",
-            marks=pytest.mark.slow,
         ),
         (
             products_of_any_type,
@@ -248,6 +248,7 @@ def test_random_values_have_the_datas_type_and_reach_its_ends(dtype: str) -> Non
         assert (values < 0).any() == (jnp.iinfo(dtype).min < 0)
 
 
+@pytest.mark.slow
 def test_the_step_is_compiled_once_while_it_is_checked_but_on_a_cpu(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +333,7 @@ def test_what_differs_at_the_parameters_alone_is_a_jump_of_the_gradient(
         first()
 
 
+@pytest.mark.slow
 def test_what_one_example_contributes_beyond_the_sensitivity_is_no_jump(monkeypatch: pytest.MonkeyPatch) -> None:
     not_clipped(monkeypatch)
     monkeypatch.setattr(_self_check._Check, "_apart", lambda *arguments: None)
@@ -352,6 +354,7 @@ def test_examples_that_see_each_other_by_a_batching_rule_are_refused(self_check:
             jaxdp.clipped_grad(loss, clip_norm=1.0, method=method)(jnp.ones(3), data)
 
 
+@pytest.mark.slow_but("float32")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_example_that_changes_anothers_gradient_is_found_however_coarse_the_arithmetic(
     dtype: str, monkeypatch: pytest.MonkeyPatch
@@ -394,6 +397,7 @@ def test_what_cannot_be_checked_is_refused_and_the_switch_is_named() -> None:
         first_step(loss, jnp.ones(3), np.ones((6, 3), np.float32))
 
 
+@pytest.mark.slow
 def test_a_loss_is_checked_with_keys_and_what_is_shared_and_never_on_the_data() -> None:
     def loss(p: Any, x: Any, mix: Any, *, rng: Any) -> Any:
         return jnp.sum(jnp.tanh(mix @ p["w"]) * x * jax.random.bernoulli(rng, 0.5, x.shape)) + p["b"]
@@ -401,6 +405,7 @@ def test_a_loss_is_checked_with_keys_and_what_is_shared_and_never_on_the_data() 
     first_step(loss, {"b": jnp.ones(()), "w": jnp.ones((6, 3))}, np.full((6, 3), np.nan), jaxdp.Shared(jnp.eye(6)[:3]))
 
 
+@pytest.mark.slow
 def test_a_state_that_came_from_elsewhere_in_numpys_arrays_is_checked_as_any_other() -> None:
     run = jaxdp.DPSGD(num_examples=20, expected_batch_size=2, steps=9, clip_norm=1.0, noise_multiplier=1.0)
     step = run.make_step(lambda w, x: jnp.sum(jnp.tanh(x @ w)), optax.sgd(0.1))

@@ -101,6 +101,7 @@ def test_an_optimizer_of_any_kind_that_needs_gradients_alone_is_not(make: Callab
     jax.eval_shape(RUN.make_step(loss, make()).init, PARAMS, jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_an_nnx_module_whose_leaves_are_weights_is_a_pytree_of_parameters() -> None:
     net = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
     step = RUN.make_step(lambda net, x: jnp.sum(net(x) ** 2), optax.adam(0.1))
@@ -125,14 +126,15 @@ def keeps_the_parameters_twice(params: Any) -> Any:
     return params, params, (jnp.zeros(3),) * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
         lambda: optax.GradientTransformation(
             keeps_the_parameters_twice, lambda means, state, params=None: (means, state)
         ),
-        pytest.param(optax.contrib.prodigy, marks=pytest.mark.slow),
-        pytest.param(optax.contrib.dog, marks=pytest.mark.slow),
+        optax.contrib.prodigy,
+        optax.contrib.dog,
     ],
 )
 def test_an_optimizer_that_keeps_the_parameters_has_them_to_itself(make: Callable[[], Any]) -> None:
@@ -205,6 +207,7 @@ def test_rows_that_are_no_examples_are_not_to_be_counted_as_such() -> None:
         step(state, [{"x": row, "y": row[:1]} for row in DATA])
 
 
+@pytest.mark.slow
 def test_parameters_that_a_step_took_are_told_where_they_are() -> None:
     step = RUN.make_step(loss, optax.sgd(0.1))
     state = step.init(PARAMS, jax.random.key(0))
@@ -233,6 +236,7 @@ def test_a_state_whose_step_was_made_says_where_its_arrays_are_and_one_from_jit_
             call()
 
 
+@pytest.mark.slow
 def test_a_state_s_own_arrays_are_not_shared_with_its_step() -> None:
     run = jaxdp.DPSGD(num_examples=4, expected_batch_size=4, steps=2, clip_norm=1.0, noise_multiplier=1.0)
     step = run.make_step(lambda w, x, teacher: jnp.sum((w - teacher) * x), optax.sgd(0.1))

@@ -99,6 +99,7 @@ def test_a_hint_alone_stands_against_nothing() -> None:
     jaxdp.validate(nnx.Dropout(0.1, rngs=nnx.Rngs(0))).check()
 
 
+@pytest.mark.slow
 def test_group_normalisation_takes_the_first_axis_for_a_batch() -> None:
     """In flax, of either kind: what it makes of one example is what it makes of a batch of one only if it is given one."""
     x = jax.random.normal(jax.random.key(0), (5, 4))
@@ -109,6 +110,7 @@ def test_group_normalisation_takes_the_first_axis_for_a_batch() -> None:
         assert not jnp.allclose(norm(x), norm(x[None])[0], atol=1e-2)
 
 
+@pytest.mark.slow
 def test_equinox_models_are_looked_through_as_well() -> None:
     key, other, third = jax.random.split(jax.random.key(0), 3)
     linear = eqx.nn.Linear(4, 8, key=key)

@@ -29,6 +29,7 @@ DRAWS = 100_000
 SCORES = np.array([3.0, 5.0, 4.5, 2.0], np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("monotonic", [False, True])
 def test_the_exponential_mechanism_chooses_by_its_weights(monotonic: bool) -> None:
     choose = Exponential(epsilon=1.5, sensitivity=2.0, monotonic=monotonic)
@@ -37,6 +38,7 @@ def test_the_exponential_mechanism_chooses_by_its_weights(monotonic: bool) -> No
     assert scipy.stats.chisquare(found, DRAWS * weights / weights.sum()).pvalue > FALSE_ALARM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mechanism", "values"),
     [
@@ -75,12 +77,14 @@ def test_where_64_bits_are_all_zero_64_more_say_how_small_a_variable_is(monkeypa
     np.testing.assert_allclose(found, [*below, np.log(1.5) - 64 * np.log(2), np.log(np.log(2))], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_scores_of_any_size_neither_overflow_nor_vanish() -> None:
     choose = Exponential(epsilon=1.0, sensitivity=1e6)
     found = _found(choose(np.tile([1e8, 1e8 + 2e6], (DRAWS, 1)), key=jax.random.key(1)), 2)
     assert scipy.stats.binomtest(int(found[1]), DRAWS, 1 / (1 + math.exp(-1))).pvalue > FALSE_ALARM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [np.float64, np.int64, np.uint32, lambda scores: jnp.asarray(scores, jnp.int32)])
 @pytest.mark.parametrize(
     "mechanism", [Exponential(epsilon=1.0, sensitivity=1), ReportNoisyMax(epsilon=1.0, sensitivity=1)]
@@ -91,7 +95,8 @@ def test_large_scores_are_not_rounded(mechanism: Any, kind: Any) -> None:
     np.testing.assert_array_equal(small, large)
 
 
-@pytest.mark.parametrize("monotonic", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("monotonic", [False, True])
 def test_report_noisy_max_chooses_as_laplace_noise_does(monotonic: bool) -> None:
     choose = ReportNoisyMax(epsilon=2.0, sensitivity=1.0, monotonic=monotonic)
     found = _found(choose(np.tile(SCORES, (DRAWS, 1)), key=jax.random.key(2)), 4)
@@ -101,6 +106,7 @@ def test_report_noisy_max_chooses_as_laplace_noise_does(monotonic: bool) -> None
     assert result.pvalue > FALSE_ALARM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mechanism", [Exponential(epsilon=1.0, sensitivity=1.0), ReportNoisyMax(epsilon=1.0, sensitivity=1.0)]
 )
@@ -222,6 +228,7 @@ def test_means_of_vectors_pay_for_each_of_their_numbers() -> None:
     assert mean.noise.sensitivity == 4 * mean.levels
 
 
+@pytest.mark.slow
 def test_a_noisy_histogram_counts_every_record_once() -> None:
     histogram = NoisyHistogram(epsilon=40.0, edges=(0.0, 1.0, 2.5, 4.0))
     records = np.array([-3.0, 0.0, 0.5, 1.0, 2.4999, 2.5, 4.0, 9.0, np.nan])

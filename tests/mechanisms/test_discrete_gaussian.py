@@ -48,6 +48,7 @@ def test_the_table_has_just_these_weights(tau: float) -> None:
     assert sum(wanted) == 2**64
 
 
+@pytest.mark.slow
 def test_draws_follow_the_table() -> None:
     draws = np.asarray(_from_table(jax.random.bits(jax.random.key(0), (2,)), (200_000,), 3.0))
     found = np.array([(draws == step).sum() for step in range(-8, 9)])

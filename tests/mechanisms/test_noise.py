@@ -23,21 +23,24 @@ FALSE_ALARM = 1e-4
 DRAWS = 100_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("integers", [False, True])
-@pytest.mark.parametrize(("epsilon", "sensitivity"), [pytest.param(0.5, 1.0, marks=pytest.mark.slow), (2.0, 3.0)])
+@pytest.mark.parametrize(("epsilon", "sensitivity"), [(0.5, 1.0), (2.0, 3.0)])
 def test_laplace_noise_follows_the_laplace_distribution(epsilon: float, sensitivity: float, integers: bool) -> None:
     laplace = Laplace(epsilon=epsilon, sensitivity=sensitivity, integers=integers)
     noise = np.asarray(laplace(jnp.full(DRAWS, 7), key=jax.random.key(0))) - 7
     assert scipy.stats.kstest(noise, scipy.stats.laplace(scale=sensitivity / epsilon).cdf).pvalue > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_gaussian_noise_follows_the_normal_distribution() -> None:
     gaussian = Gaussian(noise_multiplier=1.5, sensitivity=2.0)
     noise = np.asarray(gaussian(jnp.full(DRAWS, 0.3), key=jax.random.key(0))) - 0.3
     assert scipy.stats.kstest(noise, scipy.stats.norm(scale=3.0).cdf).pvalue > FALSE_ALARM
 
 
-@pytest.mark.parametrize("rate", [1.0, pytest.param(0.3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [1.0, 0.3])
 def test_whole_noise_is_the_floor_of_laplace_noise(rate: float) -> None:
     draws = np.asarray(discrete_laplace(jax.random.key(1), (DRAWS,), rate))
     inner = np.arange(-12, 12)
@@ -95,6 +98,7 @@ def test_rounding_costs_little_noise() -> None:
     assert Gaussian(noise_multiplier=1.0, sensitivity=2.0, shape=(1000,)).scale < 2.01
 
 
+@pytest.mark.slow
 def test_counts_are_released_exactly_but_for_the_noise() -> None:
     for epsilon, largest in ((1.0, 2**20), (1e-4, 2**30)):
         laplace = Laplace(epsilon=epsilon, sensitivity=1, integers=True)
@@ -157,6 +161,7 @@ def test_leading_axes_are_releases_that_the_ledger_counts() -> None:
     assert ledger.epsilon(delta=1e-9, accountant="pld").epsilon == pytest.approx(1.0, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_mechanism_is_compiled_once_for_equal_descriptions() -> None:
     from jaxdp.mechanisms._additive import _on_grid
 
@@ -211,15 +216,15 @@ def test_spans_of_time_are_no_numbers_and_counts_that_would_be_cut_are_refused_u
         jax.jit(lambda value: laplace(value, key=jax.random.key(0)))(jnp.uint32(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
         (np.uint64, 2**63),
         (jnp.uint32, 2**31 + 2**30),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((np.int64, 2**31), (np.uint32, 2**31), (np.int64, -(2**31)))
-        ),
+        (np.int64, 2**31),
+        (np.uint32, 2**31),
+        (np.int64, -(2**31)),
     ],
 )
 def test_whole_numbers_of_any_type_move_by_what_they_differ(kind: type, value: int) -> None:

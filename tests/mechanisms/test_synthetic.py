@@ -31,6 +31,7 @@ def test_an_update_moves_the_weight_that_the_paper_says() -> None:
     np.testing.assert_allclose(twice, [10 * odds / (1 + odds), 10 / (1 + odds)], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_one_round_with_little_noise_is_one_update() -> None:
     synthesise = MultiplicativeWeights(epsilon=80.0, rounds=1, num_records=10, passes=1)
     histogram = synthesise([8, 2], [[1.0, 0.0]], key=jax.random.key(0))
@@ -49,6 +50,7 @@ def test_the_first_query_is_chosen_as_the_exponential_mechanism_does() -> None:
     assert scipy.stats.chisquare(chosen, DRAWS * weights / weights.sum()).pvalue > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_with_hardly_any_noise_all_marginals_are_matched() -> None:
     queries, counts = TABLE.marginals(), TABLE.histogram(ROWS)
     synthesise = MultiplicativeWeights(epsilon=2400.0, rounds=30, num_records=400, passes=200)
@@ -56,6 +58,7 @@ def test_with_hardly_any_noise_all_marginals_are_matched() -> None:
     assert np.abs(queries @ (histogram - counts)).max() < 2  # of 400 records
 
 
+@pytest.mark.slow_but("0.5-2", "4.0-8")
 @pytest.mark.parametrize("rounds", [1, 2, 7, 8, 30])
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])
 def test_a_ledger_is_charged_no_more_than_the_sum_of_all_rounds(epsilon: float, rounds: int) -> None:
@@ -78,6 +81,7 @@ def test_one_round_costs_a_ledger_of_replaced_records_the_whole_of_epsilon() -> 
     assert 1.5 <= spent.epsilon < 1.501
 
 
+@pytest.mark.slow_but("1.0")
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 6.0])
 def test_a_choice_exceeds_no_loss_more_often_than_laplace_noise_of_its_epsilon(epsilon: float) -> None:
     losses = np.linspace(-epsilon, epsilon, 101)
@@ -158,6 +162,7 @@ def test_rows_are_drawn_by_their_weights_and_none_of_weight_zero() -> None:
     assert scipy.stats.chisquare(found[weights > 0], 20_000 * weights[weights > 0] / 6).pvalue > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_histogram() -> None:
     synthesise = MultiplicativeWeights(epsilon=2.0, rounds=3, num_records=400)
     first, again, other = (

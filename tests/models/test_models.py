@@ -74,6 +74,7 @@ def test_max_pool_is_max_pooling() -> None:
     np.testing.assert_array_equal(max_pool(x), nn.max_pool(x, (2, 2)))
 
 
+@pytest.mark.slow
 def test_the_mlp_drops_units_in_training_only() -> None:
     model, image = MODELS["mlp"](num_classes=10), jnp.full((28, 28, 1), 200, jnp.uint8)
     params = jax.jit(functools.partial(model.init, train=False))(jax.random.key(0), image)

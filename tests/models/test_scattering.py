@@ -20,6 +20,7 @@ def compiled(function: Callable[..., jax.Array], scales: int) -> Callable[..., j
     return jax.jit(lambda images: function(images, scales))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_coefficients_are_those_of_kymatio(path: Path) -> None:
     stored, scales = np.load(path), int(path.stem[-1])
@@ -41,6 +42,7 @@ def test_an_image_turned_by_a_quarter_has_its_orientations_moved_by_four() -> No
     np.testing.assert_allclose(np.roll(of_angles(upright), 4), of_angles(turned), rtol=2e-2)
 
 
+@pytest.mark.slow
 def test_features_are_of_one_image_and_normalised_by_threes() -> None:
     images = np.random.default_rng(1).integers(0, 256, (3, 16, 12, 3)).astype(np.uint8)
     features_of = compiled(scattering_features, 2)
@@ -61,6 +63,7 @@ def test_features_are_of_one_image_and_normalised_by_threes() -> None:
     assert np.all(after[2] == 0), "a black image"
 
 
+@pytest.mark.slow
 def test_floats_from_0_to_1_have_the_features_of_their_pixels() -> None:
     image = np.random.default_rng(2).integers(0, 256, (20, 20, 1)).astype(np.uint8)
     pixels, floats = (

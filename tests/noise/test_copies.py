@@ -45,6 +45,7 @@ RELEASES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.slow_but("Gaussian", "ReportNoisyMax")
 @pytest.mark.parametrize("name", RELEASES)
 def test_vmap_over_values_with_one_key_is_refused(name: str) -> None:
     release = lambda values: RELEASES[name](values, jax.random.key(0))
@@ -53,12 +54,14 @@ def test_vmap_over_values_with_one_key_is_refused(name: str) -> None:
             jax.eval_shape(jax.vmap(fn), VALUES)
 
 
+@pytest.mark.slow_but("Quantile")
 @pytest.mark.parametrize("name", RELEASES)
 def test_vmap_over_keys_as_well_is_not(name: str) -> None:
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 2))
     jax.eval_shape(jax.vmap(RELEASES[name]), VALUES, keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RELEASES)
 def test_vmap_over_values_around_one_over_keys_is_refused(name: str) -> None:
     keys = jax.random.split(jax.random.key(0), 3)
@@ -68,6 +71,7 @@ def test_vmap_over_values_around_one_over_keys_is_refused(name: str) -> None:
             jax.eval_shape(jax.vmap(fn, (0, None)), values, keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RELEASES)
 def test_vmap_over_keys_and_values_within_one_over_both_is_not(name: str) -> None:
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (4, 2)))
@@ -75,6 +79,7 @@ def test_vmap_over_keys_and_values_within_one_over_both_is_not(name: str) -> Non
     jax.eval_shape(jax.vmap(jax.vmap(RELEASES[name], (None, 0)), (None, 0)), jnp.zeros(3), keys)
 
 
+@pytest.mark.slow
 def test_copies_with_keys_of_their_own_have_the_noise_that_each_has_alone() -> None:
     keys = jax.random.split(jax.random.key(0), 2)
     alone = jax.jit(privatized)
@@ -118,6 +123,7 @@ def test_noise_goes_through_differentiation_as_it_is() -> None:
     np.testing.assert_array_equal(jax.jit(jax.grad(total))(VALUES), np.ones((2, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["privatize", "clip_and_privatize", "Quantile", "Laplace", "Gaussian"])
 def test_one_key_for_copies_within_a_branch_that_their_data_take_makes_no_numbers(name: str) -> None:
     """A condition that differs from copy to copy gives each of them the key, and the branch is computed for all."""
@@ -133,6 +139,7 @@ def test_one_key_for_copies_within_a_branch_that_their_data_take_makes_no_number
         assert np.isfinite(jax.vmap(released)(values, keys)).all()
 
 
+@pytest.mark.slow
 def test_a_release_can_be_differentiated_by_its_sensitivity() -> None:
     tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=jax.random.key(0))
     release = lambda sensitivity: tx.update(jnp.zeros(3), tx.init(jnp.zeros(3)), sensitivity=sensitivity)[0]

@@ -92,6 +92,7 @@ def test_the_generator_is_that_of_jax_keys() -> None:
     np.testing.assert_array_equal(ours, np.stack(theirs))
 
 
+@pytest.mark.slow
 def test_no_two_elements_share_their_bits() -> None:
     for shape in ((), (1000,), (7, 11), (3, 1, 5, 2), (4, 0)):
         first, second = jax.jit(draw_bits, static_argnums=1)(jnp.array([1, 2], jnp.uint32), shape)
@@ -99,6 +100,7 @@ def test_no_two_elements_share_their_bits() -> None:
         assert len(np.unique(np.stack([np.ravel(first), np.ravel(second)]), axis=1).T) == first.size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("platform", "small", "large"), [("cpu", 1, 1), ("cuda", 2, 1), ("tpu", 0, 0)])
 def test_a_sum_is_made_before_noise_where_that_pays(platform: str, small: int, large: int) -> None:
     def barriers(size: int) -> int:
@@ -117,6 +119,7 @@ def test_sums_that_are_not_real_are_refused(leaf: Any) -> None:
         noise.update(noise.init(jax.random.key(0), {"w": 0.0}), {"w": leaf}, jnp.float32(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaf", [1.0, 3, np.zeros(2), jnp.zeros(2, jnp.bfloat16)])
 def test_other_real_sums_are_made_float32(leaf: Any) -> None:
     noise = Gaussian()
@@ -130,6 +133,7 @@ def test_leaves_of_the_same_shape_get_independent_noise() -> None:
     assert scipy.stats.pearsonr(np.asarray(noise["a"]), np.asarray(noise["b"])).pvalue > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_leaves_drawn_apart_are_rows_of_one_array() -> None:
     shape, key = (256, 300), jax.random.key(3)
     drawn = jax.jit(tree_normal)(key, [jnp.zeros(shape)] * 3)
@@ -155,6 +159,7 @@ def test_no_two_values_of_a_tree_share_their_bits(monkeypatch: pytest.MonkeyPatc
     assert drawn.shape[1] == len(np.unique(drawn.T, axis=0)) == sum(map(math.prod, shapes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "block"),
     [((8, 130), Block((3, 5), (2, 125))), ((300,), Block((37,), (1,))), ((2, 3, 8), Block((1, 0, 4), (1, 3, 4)))],
@@ -177,6 +182,7 @@ def test_a_barrier_keeps_a_noisy_sum_one_value_but_on_a_tpu_which_draws_once_by_
     assert "optimization_barrier" not in traced.lower(lowering_platforms=("tpu",)).as_text()
 
 
+@pytest.mark.slow
 def test_odd_shapes_scalars_and_empty_leaves_are_drawn() -> None:
     for shape in ((), (0,), (1,), (3, 5)):
         assert draw(jax.random.key(0), shape).shape == shape

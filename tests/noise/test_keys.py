@@ -173,6 +173,7 @@ def test_there_are_such_keys() -> None:
     assert drawn[0] == drawn[1]
 
 
+@pytest.mark.slow
 def test_keys_from_entropy_are_such_as_noise_is_drawn_by_whatever_jaxs_own_are() -> None:
     with jax.default_prng_impl("rbg"):
         step = RUN.make_step(lambda params, x: params * x, optax.sgd(0.1))

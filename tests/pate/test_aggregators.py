@@ -98,6 +98,7 @@ def predictions(queries: int = 60) -> np.ndarray:
     return np.where(rng.random((100, queries)) < 0.75, truth, rng.integers(0, 5, (100, queries))).astype(np.int32)
 
 
+@pytest.mark.slow_but("mechanism0", "mechanism2", "mechanism3")
 @pytest.mark.parametrize("mechanism", [*BUILT_IN.values(), DoubleGaussian(5.0), EveryOther(5.0)])
 def test_every_aggregator_keeps_the_contract(mechanism: Any) -> None:
     votes, orders = np.asarray(pate.vote_counts(predictions(), 5)), np.array([1.5, 4.0, 32.0])
@@ -121,6 +122,7 @@ def test_every_aggregator_keeps_the_contract(mechanism: Any) -> None:
     assert said.endswith(".")
 
 
+@pytest.mark.slow
 def test_an_aggregator_of_ones_own_gives_labels_an_analysis_a_forecast_and_a_budget() -> None:
     mechanism, known = DoubleGaussian(half_sigma=20.0), pate.GaussianNoisyMax(sigma=40.0)
     votes = np.asarray(pate.vote_counts(predictions(), 5))
@@ -142,6 +144,7 @@ def test_an_aggregator_of_ones_own_gives_labels_an_analysis_a_forecast_and_a_bud
         pate.aggregate(np.array([[1, 1]]), mechanism, key=jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_an_aggregator_that_leaves_queries_out_is_charged_for_its_answers() -> None:
     mechanism, votes = EveryOther(half_sigma=20.0), np.asarray(pate.vote_counts(predictions(), 5))
     answered = np.asarray(pate.aggregate(votes, mechanism, key=jax.random.key(1)).answered)
@@ -156,6 +159,7 @@ def test_an_aggregator_that_leaves_queries_out_is_charged_for_its_answers() -> N
     assert (asked + 1) // 2 == pate.within_budget(np.ones(1000, bool), DoubleGaussian(20.0), epsilon=2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [DoubleGaussian(8.0), pytest.param(EveryOther(8.0), marks=pytest.mark.slow)])
 def test_an_aggregator_of_ones_own_is_released_with_a_statement_and_a_ledger(mechanism: Any, tmp_path: Path) -> None:
     released = _release.release(

@@ -245,6 +245,7 @@ def a_vote_set(teachers: int = 250, queries: int = 60) -> np.ndarray:
     return np.random.default_rng(0).multinomial(teachers, [0.82, *[0.02] * 9], size=queries)
 
 
+@pytest.mark.slow
 def test_local_sensitivity_bounds_every_change_of_one_teacher() -> None:
     """Real votes, and all that one teacher could have voted instead."""
     order = 14.0
@@ -261,6 +262,7 @@ def test_local_sensitivity_bounds_every_change_of_one_teacher() -> None:
                 assert abs(costs(moved[None])[0] - costs(votes[None])[0]) <= bound * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("teachers", "classes", "sigma", "order"), [(14, 4, 1.0, 1.5), (12, 3, 0.5, 1.5), (16, 3, 2.0, 2.0)]
 )
@@ -304,6 +306,7 @@ def test_the_threshold_sensitivity_of_many_queries_is_that_of_each_and_soon_foun
     np.testing.assert_allclose(sensitivity(top, 100)[:20], sensitivity(top, 1_000_000)[:20], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_sanitised_cost_is_above_the_one_it_hides_and_costs_what_it_says() -> None:
     votes = a_vote_set()
     mechanism = pate.GaussianNoisyMax(sigma=40.0)
@@ -364,6 +367,7 @@ def test_an_analysis_that_would_be_untrue_is_refused(call: Any, message: str) ->
         call(a_vote_set())
 
 
+@pytest.mark.slow
 def test_a_threshold_is_charged_for_every_query_and_votes_for_those_answered() -> None:
     votes = a_vote_set()
     mechanism = pate.ConfidentNoisyMax(threshold=200, sigma_threshold=150.0, sigma_max=40.0)

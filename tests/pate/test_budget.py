@@ -36,6 +36,7 @@ def test_the_budget_is_kept_and_nearly_used_up(mechanism: Any, epsilon: float, p
         assert spent(mechanism, asked + 3, int(answered[: asked + 3].sum()) + 8) > epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "delta", "queries"), [(20.385, 1e-8, 1), (546.375, 1e-6, 100)])
 def test_what_the_noises_end_takes_of_delta_is_no_part_of_the_budget(
     epsilon: float, delta: float, queries: int
@@ -48,6 +49,7 @@ def test_what_the_noises_end_takes_of_delta_is_no_part_of_the_budget(
     assert report.epsilon_by_query[-1] == pytest.approx(report.data_dependent.epsilon)
 
 
+@pytest.mark.slow
 def test_where_asking_stops_does_not_depend_on_what_comes_after() -> None:
     answered = np.random.default_rng(1).random(2000) < 0.6
     asked = pate.within_budget(answered, MECHANISMS[2], epsilon=1.0)
@@ -63,6 +65,7 @@ def test_a_cap_on_answers_stops_at_the_cap() -> None:
     assert pate.within_budget(answered, MECHANISMS[2]) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -59,6 +59,7 @@ def test_examples_that_are_the_same_and_those_without_features_have_coordinates(
         assert np.isfinite(coordinates).all()
 
 
+@pytest.mark.slow
 def test_examples_far_from_copies_of_each_other_have_coordinates() -> None:
     copies, others = np.repeat(np.eye(8)[:3], 40, axis=0), np.abs(np.random.default_rng(0).normal(size=(20, 8)))
     for public in (copies, np.concatenate([copies, np.eye(8)[7:]])):

@@ -51,7 +51,8 @@ def accuracy(params: Any, points: np.ndarray, classes: np.ndarray) -> float:
     return float(np.mean(np.argmax(jax.jit(jax.vmap(logits, (None, 0)))(params, points), axis=1) == classes))
 
 
-@pytest.mark.parametrize("method", [pytest.param("fixmatch", marks=pytest.mark.slow), "supervised"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fixmatch", "supervised"])
 def test_a_student_learns_from_few_answers(method: str) -> None:
     points, classes = clusters()
     key = jax.random.key(0)
@@ -61,6 +62,7 @@ def test_a_student_learns_from_few_answers(method: str) -> None:
     assert accuracy(params, points, classes) > 0.95
 
 
+@pytest.mark.slow
 def test_a_supervised_student_needs_no_distortions() -> None:
     points, classes = clusters()
     how = {"optimizer": optax.adam(0.02), "steps": 150, "key": jax.random.key(0), "method": "supervised"}
@@ -73,6 +75,7 @@ def one_step(step: Any, points: np.ndarray) -> Any:
     return step.many(state, jnp.asarray(points), num_steps=1)
 
 
+@pytest.mark.slow
 def test_a_step_is_its_formula() -> None:
     points, classes = clusters()
     labels, rate, tau = few_answers(classes), 0.1, 0.4
@@ -157,6 +160,7 @@ def test_what_teaches_nothing_is_refused(labels: np.ndarray, changes: dict[str, 
         pate.train_student(logits, init, clusters()[0], labels, **given)
 
 
+@pytest.mark.slow
 def test_a_distortion_by_nothing_changes_nothing() -> None:
     image = jax.random.uniform(jax.random.key(0), (7, 9, 2), minval=-1.0)
     still = jax.jit(functools.partial(distorted, turn=0.0, scale=0.0, shift=0.0))(jax.random.key(1), image)

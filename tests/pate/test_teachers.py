@@ -54,6 +54,7 @@ def trained_by_a_plain_loop(key: Any, own: np.ndarray) -> Any:
     return params
 
 
+@pytest.mark.slow
 def test_each_teacher_is_what_a_plain_loop_over_its_shard_makes() -> None:
     teachers = trained(at_once=1)
     of_shards, of_teachers = jax.random.split(own_key(jax.random.key(1), Domain.TEACHERS))
@@ -73,6 +74,7 @@ def test_how_many_train_at_once_changes_nothing_but_speed(at_once: int) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), together.params, alone.params)
 
 
+@pytest.mark.slow_but("a callback")
 @pytest.mark.parametrize("kind", ["a callback", "a record's key"])
 def test_teachers_that_could_see_each_other_are_refused_side_by_side(kind: str) -> None:
     def seen(image: Any, label: Any) -> Any:
@@ -89,6 +91,7 @@ def test_teachers_that_could_see_each_other_are_refused_side_by_side(kind: str) 
         jaxdp.pate.train_teachers(of_one, init, records(), **given, at_once=2)
 
 
+@pytest.mark.slow
 def test_a_record_teaches_one_teacher_and_no_other() -> None:
     inputs, labels = records()
     changed = inputs.copy()
@@ -104,6 +107,7 @@ def test_a_record_teaches_one_teacher_and_no_other() -> None:
     np.testing.assert_array_equal(differs, np.any(before.shards == 7, axis=1))
 
 
+@pytest.mark.slow
 def test_predictions_and_accuracies_are_those_of_each_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_teachers, "_ROWS", 10)  # so that the last part is a short one
     inputs, labels = records()
@@ -129,6 +133,7 @@ def test_teachers_whose_logits_are_nan_are_told_of_and_refused_where_all_agree_o
         assert _teachers.settled(apart).tolist() == (1 - np.eye(3, dtype=int)).tolist()
 
 
+@pytest.mark.slow
 def test_votes_and_public_inputs_may_be_on_a_mesh_of_explicit_axes() -> None:
     mesh = jax.make_mesh((1,), ("a",), axis_types=(jax.sharding.AxisType.Explicit,))
     on_mesh = lambda x, *spec: jax.device_put(x, jax.NamedSharding(mesh, jax.P(*spec)))

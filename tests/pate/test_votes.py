@@ -17,6 +17,7 @@ from jaxdp.pate import _votes
 FALSE_ALARM = 1e-4
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     teachers=st.integers(2, 40),
@@ -121,6 +122,7 @@ def test_bad_input_is_refused(call: Any, message: str) -> None:
         call(np.array([[70, 30], [55, 45]]), jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_laplace_noise_has_the_distribution_of_laplace_noise() -> None:
     drawn = np.asarray(standard_laplace(jax.random.key(4), (20_000,)), np.float64)
     assert scipy.stats.kstest(drawn, scipy.stats.laplace.cdf).pvalue > FALSE_ALARM

@@ -76,6 +76,7 @@ def test_all_that_is_drawn_is_read_and_nothing_else(records: Any, reading: dict[
             assert_same(list(reader.blocks(step)), wanted)
 
 
+@pytest.mark.slow
 def test_a_draw_far_beyond_the_usual_is_read_whole() -> None:
     draw = np.random.default_rng(0).integers(0, N, 5000)
     with Reader(Source(PAIRS), lambda _: draw, block=8, most=10, first=0, steps=2) as reader:
@@ -346,6 +347,7 @@ def ended(threads: set[threading.Thread]) -> bool:
     return not any(thread.is_alive() for thread in threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step_under_way", [False, True])
 def test_a_reader_that_nobody_has_any_more_ends_its_threads(step_under_way: bool) -> None:
     before = set(threading.enumerate())

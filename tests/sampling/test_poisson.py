@@ -24,6 +24,7 @@ def member() -> np.ndarray:
     return draws(PoissonSampler(key=jax.random.key(0), num_examples=50, sampling_rate=0.2, steps=2000))
 
 
+@pytest.mark.slow
 def test_each_example_is_included_with_the_sampling_rate(member: np.ndarray) -> None:
     counts = member.sum(0)
     p_values = [scipy.stats.binomtest(int(count), len(member), 0.2).pvalue for count in counts]
@@ -45,6 +46,7 @@ def test_the_batch_size_is_binomial(member: np.ndarray) -> None:
     assert scipy.stats.chisquare(observed, wanted).pvalue > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_no_drawn_example_is_lost_where_the_capacity_is_too_small() -> None:
     roomy = PoissonSampler(key=jax.random.key(1), num_examples=40, sampling_rate=0.5, steps=20)
     tight = PoissonSampler(key=jax.random.key(1), num_examples=40, sampling_rate=0.5, steps=20, capacity=3)
@@ -67,6 +69,7 @@ def test_a_rate_of_one_draws_everyone_and_a_tiny_rate_draws_nobody() -> None:
     assert not draws(PoissonSampler(key=jax.random.key(3), num_examples=7, sampling_rate=1e-9, steps=2)).any()
 
 
+@pytest.mark.slow
 def test_the_draw_compiles_once() -> None:
     sampler = PoissonSampler(key=jax.random.key(4), num_examples=100, sampling_rate=0.1, steps=20)
     shapes = {batch.mask.shape for batch in sampler}

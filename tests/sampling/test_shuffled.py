@@ -8,6 +8,7 @@ import jaxdp
 from jaxdp.sampling import Shuffled, ShuffledSampler
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "batch"), [(20, 5), (23, 5), (7, 7), (3, 1)])
 def test_every_example_stands_in_one_batch_of_each_epoch(size: int, batch: int) -> None:
     per_epoch = Shuffled.steps_per_epoch(size, batch)

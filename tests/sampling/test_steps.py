@@ -19,6 +19,7 @@ SAMPLERS = [
 ]
 
 
+@pytest.mark.slow_but("<lambda>0")
 @pytest.mark.parametrize("make", SAMPLERS)
 def test_a_step_outside_of_the_run_is_refused(make: Any) -> None:
     sampler = make(key=jax.random.key(0))
@@ -42,6 +43,7 @@ def test_a_sampler_without_a_key_draws_nothing(make: Any) -> None:
             make(key=key).batch(0)
 
 
+@pytest.mark.slow_but("<lambda>2")
 @pytest.mark.parametrize("make", SAMPLERS)
 def test_narrow_integers_count_as_what_they_say(make: Any) -> None:
     sampler = make(key=jax.random.key(0), num_examples=np.int8(100), steps=np.uint8(200))

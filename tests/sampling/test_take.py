@@ -22,6 +22,7 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_batch_holds_the_rows_drawn_and_zeros_whoever_holds_the_arrays(name: str) -> None:
     x = np.arange(1, 23, dtype=np.float32).reshape(11, 2)
@@ -38,6 +39,7 @@ def test_a_batch_holds_the_rows_drawn_and_zeros_whoever_holds_the_arrays(name: s
     assert padded > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_an_index_of_padding_is_no_examples(name: str) -> None:
     for step in range(4):
@@ -64,6 +66,7 @@ def test_data_of_another_size_are_refused_before_the_first_batch(name: str, arra
         SAMPLERS[name]().take(arrays)
 
 
+@pytest.mark.slow
 def test_rows_of_padding_are_zeros_for_every_type_of_array() -> None:
     indices = jnp.array([2, 0, 3, 3], jnp.int32)
     for dtype in ("bool", "int4", "uint8", "int32", "float8_e4m3fn", "bfloat16", "float32", "complex64"):

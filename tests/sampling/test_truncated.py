@@ -40,6 +40,7 @@ def moments() -> tuple[float, float]:
     )
 
 
+@pytest.mark.slow
 def test_the_batch_size_is_binomial_up_to_the_most(member: np.ndarray) -> None:
     law = scipy.stats.binom(SIZE, RATE)
     observed = np.bincount(member.sum(1), minlength=MOST + 1)
@@ -48,6 +49,7 @@ def test_the_batch_size_is_binomial_up_to_the_most(member: np.ndarray) -> None:
     assert scipy.stats.chisquare([observed[: low + 1].sum(), *observed[low + 1 :]], expected).pvalue > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_no_example_is_favoured_where_a_draw_is_cut(member: np.ndarray) -> None:
     full = member[member.sum(1) == MOST]
     for counts, total, probability in (
@@ -58,6 +60,7 @@ def test_no_example_is_favoured_where_a_draw_is_cut(member: np.ndarray) -> None:
         assert min(p_values) > FALSE_ALARM / len(p_values)
 
 
+@pytest.mark.slow
 def test_every_pair_is_as_likely_as_any_other(member: np.ndarray) -> None:
     pairs = (member.T.astype(float) @ member)[np.triu_indices(SIZE, 1)]
     p = moments()[1]
@@ -65,6 +68,7 @@ def test_every_pair_is_as_likely_as_any_other(member: np.ndarray) -> None:
     assert np.abs(z).max() < scipy.stats.norm.isf(FALSE_ALARM / 2 / len(pairs)) * 1.05
 
 
+@pytest.mark.slow
 def test_what_is_used_is_a_part_of_a_poisson_draw_or_all_of_it() -> None:
     shared = {"num_examples": 30, "sampling_rate": 0.3, "steps": 20}
     cut = TruncatedPoissonSampler(key=jax.random.key(3), **shared, truncated_batch_size=12)
@@ -78,6 +82,7 @@ def test_what_is_used_is_a_part_of_a_poisson_draw_or_all_of_it() -> None:
         assert len(used) == min(len(drawn), 12)
 
 
+@pytest.mark.slow
 def test_the_draw_of_a_step_depends_on_the_key_and_the_step_alone() -> None:
     sampler = TruncatedPoissonSampler(
         key=jax.random.key(1), num_examples=50, sampling_rate=0.5, truncated_batch_size=20, steps=6

@@ -73,6 +73,7 @@ class Several(NamedTuple):
     label = in_words
 
 
+@pytest.mark.slow
 def test_an_array_of_a_noises_own_is_no_count_of_updates_whatever_its_name() -> None:
     tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=key(), noise=Several(None), steps=2)
     state = tx.init(jnp.zeros(3))
@@ -82,6 +83,7 @@ def test_an_array_of_a_noises_own_is_no_count_of_updates_whatever_its_name() -> 
         assert np.any(np.asarray(updates))
 
 
+@pytest.mark.slow
 def test_another_key_gives_other_noise_and_the_same_key_the_same() -> None:
     one, same, other = (
         noise_of(jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=jax.random.key(k)), jnp.zeros(3))[0]
@@ -91,6 +93,7 @@ def test_another_key_gives_other_noise_and_the_same_key_the_same() -> None:
     assert not np.any(np.asarray(one) == np.asarray(other))
 
 
+@pytest.mark.slow
 def test_sums_stay_where_they_are_on_a_mesh_whose_axes_are_explicit() -> None:
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Explicit,))
     specs = {"a": PartitionSpec("data"), "b": PartitionSpec(None), "c": PartitionSpec("data")}
@@ -158,6 +161,7 @@ def test_clip_and_privatize_is_clipping_then_privatize() -> None:
     np.testing.assert_allclose(updates, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_accumulated_sums_get_one_noise_when_multisteps_stands_around_the_chain() -> None:
     tx = jaxdp.dp_sgd(1.0, noise_multiplier=1.0, expected_batch_size=1, key=key())
     around = optax.MultiSteps(tx, every_k_schedule=4, use_grad_mean=False)
@@ -171,6 +175,7 @@ def test_accumulated_sums_get_one_noise_when_multisteps_stands_around_the_chain(
     assert float(jnp.std(updates)) == pytest.approx(1.0, rel=0.03)
 
 
+@pytest.mark.slow
 def test_moments_stay_float32_and_the_update_compiles_once_for_a_bfloat16_model() -> None:
     params = {"w": jnp.ones(4, jnp.bfloat16)}
     for tx in (
@@ -246,6 +251,7 @@ def test_a_traced_sensitivity_that_no_noise_can_hide_makes_the_update_nan() -> N
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(update(jnp.float32(1.0))))
 
 
+@pytest.mark.slow_but("1.4999")
 @pytest.mark.parametrize("sensitivity", [1.5 / 40, 1.4999, 1e-6])
 def test_a_sensitivity_below_the_runs_clip_norm_is_an_error_or_nan(sensitivity: float) -> None:
     run = jaxdp.DPSGD(num_examples=400, expected_batch_size=40, steps=3, clip_norm=1.5, noise_multiplier=1.0)
@@ -262,6 +268,7 @@ def test_a_sensitivity_below_the_runs_clip_norm_is_an_error_or_nan(sensitivity: 
             update(given)
 
 
+@pytest.mark.slow
 def test_the_sensitivity_of_a_rule_with_a_state_is_the_states() -> None:
     rule = jaxdp.clipping.Quantile(count_noise=3.0)
     run = jaxdp.DPSGD(num_examples=400, expected_batch_size=40, steps=3, clip_norm=1.5, noise_multiplier=1.0, rule=rule)
@@ -332,6 +339,7 @@ def test_no_update_is_made_after_the_last_that_is_accounted() -> None:
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(compiled(tx.init(sums))[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("within", ["masked", "multi_transform"])
 def test_a_part_of_the_parameters_gets_no_noise_of_its_own(within: str) -> None:
     noise = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=4, key=jax.random.key(0))
