@@ -11,6 +11,7 @@ or search-part.json for another budget or other runs than lie there.
 """
 
 import json
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -144,4 +145,7 @@ def _searched(
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    try:
+        main(tyro.cli(Options))
+    except jaxdp.UsageError as error:
+        sys.exit(str(error))

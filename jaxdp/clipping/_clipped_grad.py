@@ -166,7 +166,7 @@ class ClippedGrad:
         """
         check_params(params)
         shared = self.check_shared(shared, check_batch(batch))
-        batch = jax.tree.map(jnp.asarray, batch)
+        batch = jax.tree.map(lambda leaf: leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jnp.asarray(leaf), batch)
         check_loss(self.loss_fn, self.has_aux, params, batch, shared, rng, self.num_examples, self.method)
         plan = self._trace(params, batch, shared, None if rng is None else example_keys(rng, 1)).plan
         if others := foreign_primitives(plan.jaxpr):

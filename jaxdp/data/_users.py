@@ -38,7 +38,8 @@ def group_by_user(
 
     Raises:
         UsageError: for arrays that disagree on the number of records, none at all, k not a positive whole number, and users that
-            are missing (NaN, or text that stands for it) or too large for their floating-point type to tell apart.
+            are missing (NaN, or text that stands for it), too large for their floating-point type to tell apart, or written in
+            two ways ("1" beside "1.0" or "1 ").
 
     Examples:
         >>> images = np.arange(5.0)
@@ -67,6 +68,7 @@ def group_by_user(
     names, owner = np.unique(owners, return_inverse=True)
     if owners.dtype.kind in "US" and (absent := _ABSENT & {_as_text(name).lower() for name in names.tolist()}):
         raise UsageError(f"users hold {min(absent)!r}, text for what is missing: {_EACH_ITS_USER}")
+    _check_told_apart(users, names)
     order = np.lexsort((_priorities(names, owner, rng), owner))
     starts = np.searchsorted(owner[order], np.arange(len(names)))
     counts = np.diff(np.append(starts, len(owners)))
@@ -74,6 +76,23 @@ def group_by_user(
     mask = place < counts[:, None]
     rows = order[starts[:, None] + np.where(mask, place, 0)]
     return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], records), mask
+
+
+def _check_told_apart(users: Any, names: np.ndarray) -> None:
+    """Refuse two names that may be of one user, and one that NumPy has made of two."""
+    seen: dict[str, Any] = {}
+    for name in names.tolist():
+        if (other := seen.setdefault(_written(name).strip(), name)) is not name:
+            raise UsageError(
+                f"users hold {other!r} and {name!r}, which may be one user, and would be two rows of twice the weight: "
+                "write each name in one way"
+            )
+    if isinstance(users, list | tuple) and (
+        ends := [u for u in users if isinstance(u, str | bytes) and _as_text(u)[-1:] == "\0"]
+    ):
+        raise UsageError(
+            f"users hold {ends[0]!r}, of which NumPy drops the end, and two users may become one: leave it out"
+        )
 
 
 def _as_text(name: str | bytes) -> str:

@@ -7,6 +7,7 @@ something of them outside the parameters, goes past that bound.
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import jax
@@ -128,7 +129,7 @@ def _of_linen(model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> 
 
     def seen(next_call: Any, args: Any, kwargs: Any, context: Any) -> Any:
         module, path = context.module, tuple(context.module.path)
-        layers.setdefault(path, type(module).__name__)
+        layers.setdefault(path, _kind_of(module))
         if isinstance(module, nn.BatchNorm) and context.method_name == "__call__":
             stored = kwargs.get("use_running_average", args[1] if len(args) > 1 else None)
             stored = module.use_running_average if stored is None else stored
@@ -157,6 +158,12 @@ def _of_linen(model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> 
     return list(_in_linen(layers, collections, stored)), hints
 
 
+def _kind_of(module: Any) -> str:
+    """The name of its class, or of the known one that it is made of."""
+    names = [each.__name__ for each in type(module).__mro__]
+    return next((name for name in names if name in _SUBSTITUTES or name == "GroupNorm"), names[0])
+
+
 def _in_linen(layers: dict[tuple[str, ...], str], collections: Any, stored: set[tuple[str, ...]]) -> Iterator[Obstacle]:
     known = {path for path, kind in layers.items() if kind in _SUBSTITUTES}
     for path in sorted(known - stored):
@@ -164,8 +171,9 @@ def _in_linen(layers: dict[tuple[str, ...], str], collections: Any, stored: set[
     for name, variables in collections.items():
         if name == "params":
             continue
-        owners = {tuple(entry.key for entry in path)[:-1] for path, _ in jax.tree_util.tree_leaves_with_path(variables)}
-        for owner in sorted(owners):
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(variables)]
+        named = [takewhile(lambda entry: isinstance(entry, jax.tree_util.DictKey), path) for path in paths]
+        for owner in sorted({tuple(entry.key for entry in path)[:-1] for path in named}):
             if not any(owner[: len(path)] == path for path in known):
                 kind = f"{layers.get(owner, 'module')} with variables in {name!r}"
                 yield Obstacle("/".join(owner) or "the model itself", kind, "keeps state beside its parameters", _STATE)

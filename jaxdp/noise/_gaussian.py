@@ -61,7 +61,7 @@ class Gaussian:
 
         Raises:
             UsageError: for a state that is none, for sums that aren't arrays of real numbers, and under `jax.vmap` or
-                `jax.shard_map` with one key for several sums.
+                `jax.shard_map` with one key for several sums or scales.
         """
         _checks.numbers_alone(
             "sums", sums, "give float32 arrays; of complex ones, the real and the imaginary part", real=True
@@ -71,7 +71,8 @@ class Gaussian:
     def _update(self, state: GaussianState, sums: Any, scale: Any, done: Set[int]) -> tuple[Any, GaussianState]:
         """`update` of all leaves but those whose numbers are in `done`."""
         check_state(state)
-        step, one = refuse_shared_key((state.key, state.step), sums, (state.step, jnp.ones((), jnp.float32)))
+        apart = sums, scale  # one noise at two scales tells its sum as well
+        step, one = refuse_shared_key((state.key, state.step), apart, (state.step, jnp.ones((), jnp.float32)))
         scale = one * scale
         normals = jax.tree.leaves(tree_normal(_key_of_update(state.key, step), sums))
         noisy, structure = jax.tree.flatten(sums)

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -213,12 +213,12 @@ class Source:
         try:
             if self._columns is None:
                 return self.records[index]
-            return jax.tree.map(lambda column: column[index], self.records)
+            return jax.tree.map(lambda column: column[index].copy(), self.records)  # `decode` may work in it
         except Exception as error:
             self._check_length()
             raise UsageError(f"records[{index}] can't be read: {_said(error)}") from error
 
-    def _together(self, indices: list[int]) -> list[Any]:
+    def _together(self, indices: list[int]) -> Iterable[Any]:
         """The records at several indices, read by `__getitems__`."""
         try:
             found = list(self.records.__getitems__(indices)) if indices else []
@@ -229,7 +229,18 @@ class Source:
             raise UsageError(f"records.__getitems__({indices}) fails: {_said(error)}") from error
         if len(found) != len(indices):
             raise UsageError(f"records.__getitems__({indices}) gave {len(found)} records for {len(indices)} indices")
+        if len(set(map(_place_of, found))) < len(set(indices)):  # they may be one array, filled with one after another
+            return map(self._alone, indices)
         return found
+
+
+def _place_of(record: Any) -> int:
+    """Where in memory the largest array of a record is that could be written over, or without one the record itself."""
+    leaves = [leaf for leaf in jax.tree.leaves(record) if hasattr(leaf, "__array__")]
+    arrays = [np.asarray(leaf) for leaf in leaves if not isinstance(leaf, jax.Array | np.generic)]
+    arrays = [array for array in arrays if array.flags.writeable and array.nbytes]
+    largest = max(arrays, key=lambda array: array.nbytes, default=None)
+    return id(record) if largest is None else largest.__array_interface__["data"][0]
 
 
 def _on_host(array: np.ndarray | jax.Array) -> np.ndarray:

@@ -68,8 +68,15 @@ class Sampler(Protocol):
 
 
 @partial(jax.jit, static_argnums=0)
-def _draw(kind: type, sampler: Sampler, step: Int32[Array, ""]) -> Draw:
+def _compiled_draw(kind: type, sampler: Sampler, step: Int32[Array, ""]) -> Draw:
     return kind.draw(sampler, step)
+
+
+def _draw(sampler: Sampler, step: int) -> Draw:
+    """The draw of a step, compiled once for all samplers of a class that is registered as a pytree."""
+    if jax.tree_util.all_leaves([sampler]):
+        return sampler.draw(step)
+    return _compiled_draw(type(sampler), sampler, np.int32(step))  # pyright: ignore[reportArgumentType]
 
 
 def check_step(key: Any, step: Any) -> Any:
@@ -86,12 +93,12 @@ def make_batch(sampler: Sampler, step: int, capacity: int) -> PaddedBatch:
         raise UsageError(
             f"step={number} is not below the sampler's steps={sampler.steps}: no further draw is of the run, or accounted"
         )
-    return _cut(_draw(type(sampler), sampler, jnp.int32(number)), capacity)
+    return _cut(_draw(sampler, number), capacity)
 
 
 def drawn_indices(sampler: Sampler, step: int) -> np.ndarray:
     """int32 [size], on the host: the indices of the examples drawn at a step, in the order of the draw."""
-    draw = _draw(type(sampler), sampler, np.int32(step))
+    draw = _draw(sampler, step)
     size, usual = int(draw.size), math.ceil(sampler.usual_size)
     return np.asarray(draw.indices[: usual * math.ceil(size / usual)])[:size]  # copied in one of few lengths
 
@@ -99,7 +106,7 @@ def drawn_indices(sampler: Sampler, step: int) -> np.ndarray:
 def iterate_batches(sampler: Sampler, capacity: int) -> Iterator[PaddedBatch]:
     """All batches, step by step."""
     _check_key(sampler)
-    draws = (_draw(type(sampler), sampler, jnp.int32(step)) for step in range(sampler.steps))
+    draws = (_draw(sampler, step) for step in range(sampler.steps))
     queue = collections.deque(itertools.islice(draws, _AHEAD))
     while queue:
         queue.extend(itertools.islice(draws, 1))

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Key
 
 from .. import _checks
 from .._errors import UsageError
+from .._mesh import by_the_compiler
 from .._types import Params
 from ..clipping import Clipping, Flat, check_mask, clip_and_sum
 from ._privatize import privatize
@@ -59,7 +60,8 @@ def clip_and_privatize(
             raise UsageError(f"clip_and_privatize: {near[0]} is no argument of the update: give padding as mask=")
         size = _check_batch_of_gradients(updates, params)
         present = jnp.ones(size, jnp.bool_) if mask is None else check_mask(mask, size)
-        grads, _ = clip_and_sum(updates, present, Clipping.of(rule, limit, params))
+        summed = lambda updates, present: clip_and_sum(updates, present, Clipping.of(rule, limit, params))[0]
+        grads = by_the_compiler(summed, (updates, present), params)
         return inner.update(grads, state, params, **extra | {"sensitivity": jnp.float32(limit)})
 
     return optax.GradientTransformationExtraArgs(inner.init, update)

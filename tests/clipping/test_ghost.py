@@ -524,6 +524,12 @@ def test_the_explanation_says_which_parameter_is_unused() -> None:
     assert "unused" in str(jaxdp.clipped_grad(loss, clip_norm=1.0).explain(params, batch))
 
 
+def test_shapes_are_explained_as_the_arrays_are() -> None:
+    loss, params, batch = MODELS["siamese_net"]()
+    explain = jaxdp.clipped_grad(loss, clip_norm=1.0).explain
+    assert str(explain(*jax.eval_shape(lambda: (params, batch)))) == str(explain(params, batch))
+
+
 def test_strict_materialisation_is_a_contradiction() -> None:
     with pytest.raises(jaxdp.UsageError, match="strict=True refuses"):
         jaxdp.clipped_grad(lambda w, x: w * x, clip_norm=1.0, method="vmap", strict=True)

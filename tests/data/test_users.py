@@ -192,6 +192,21 @@ def test_users_that_cannot_be_told_apart_are_refused(users: np.ndarray) -> None:
         group_by_user(RECORDS, users, records_per_user=2, rng=np.random.default_rng(0))
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("users", "found"),
+    [
+        ([1.0, 1.0, "1", "x"], r"hold '1' and '1.0', which may be one user"),
+        (["1", "1 ", "x", "y"], r"hold '1' and '1 '"),
+        (["k\0", "k", "x", "y"], r"hold 'k\\x00', of which NumPy drops the end"),
+        ([b"k\0", b"k", b"x", b"y"], r"hold b'k\\x00'"),
+    ],
+)
+def test_a_user_whose_name_is_written_in_two_ways_is_not_two_and_two_are_not_one(users: list[Any], found: str) -> None:
+    with pytest.raises(jaxdp.UsageError, match=found):
+        group_by_user(np.arange(4.0), users, records_per_user=2, rng=np.random.default_rng(0))
+
+
 def test_names_need_not_be_valid_unicode() -> None:
     rng = np.random.default_rng(0)
     records, _ = group_by_user(np.arange(3.0), np.array(["a\ud800", "b", "c"]), records_per_user=1, rng=rng)

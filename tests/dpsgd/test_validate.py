@@ -53,6 +53,39 @@ def test_other_state_is_named_by_its_layer() -> None:
     assert "memory" in obstacle.kind
 
 
+class Sowing(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = nn.Dense(4)(x)
+        self.sow("losses", "aux", jnp.mean(y**2))
+        return y
+
+
+class Boxed(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        mean: Any = self.variable("stats", "mean", nn.with_partitioning(jnp.zeros, (None,)), x.shape).value
+        return x + mean
+
+
+class OwnNorm(nn.BatchNorm):
+    """Batch normalisation by another name."""
+
+
+def test_state_within_other_containers_is_named_by_its_layer() -> None:
+    for model, collection in ((Sowing(), "losses"), (Boxed(), "stats")):
+        (obstacle,) = jaxdp.validate(Block(model), EXAMPLE).obstacles
+        assert obstacle.path == "norm"
+        assert collection in obstacle.kind
+
+
+def test_a_layer_made_of_a_known_one_is_that_one() -> None:
+    (obstacle,) = jaxdp.validate(Block(OwnNorm(use_running_average=False)), EXAMPLE).obstacles
+    assert "BatchNorm" in obstacle.kind
+    assert "GroupNorm" in obstacle.substitute
+    assert not jaxdp.validate(Block(OwnNorm(use_running_average=True)), EXAMPLE).obstacles
+
+
 def test_models_that_keep_nothing_pass() -> None:
     for model, shape, dtype in (
         (CNN(num_classes=10), (28, 28, 1), jnp.uint8),

@@ -104,6 +104,24 @@ def test_without_noise_there_is_nothing_to_share() -> None:
     np.testing.assert_array_equal(means, np.full((2, 3), 0.5))
 
 
+def test_one_noise_at_several_scales_is_refused() -> None:
+    """Of S + Z and S + 3 Z, three times the first less the second is 2 S."""
+    sums, scales, key = jnp.array([5.0, -2.0]), jnp.array([1.0, 3.0]), jax.random.key(0)
+    tx, noise = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=key), jaxdp.noise.Gaussian()
+    mesh, own = Mesh(np.array(jax.devices()[:1]), ("parts",)), PartitionSpec("parts")
+    for release in (
+        lambda scale: tx.update(sums, tx.init(sums), sensitivity=scale)[0],
+        lambda scale: noise.update(noise.init(key, sums), sums, scale)[0],
+    ):
+        with pytest.raises(jaxdp.UsageError, match="vmap gives each copy values of its own"):
+            jax.eval_shape(jax.vmap(release), scales)
+        each = lambda scales, release=release: jnp.asarray(release(scales[0]))[None]
+        with pytest.raises(jaxdp.UsageError, match="shard_map over 'parts'"):
+            jax.eval_shape(jax.shard_map(each, mesh=mesh, in_specs=own, out_specs=own), scales)
+    own_keys = lambda scale, key: noise.update(noise.init(key, sums), sums, scale)[0]
+    jax.eval_shape(jax.vmap(own_keys), scales, jax.eval_shape(lambda: jax.random.split(key, 2)))
+
+
 def test_shard_map_over_sums_with_one_key_is_refused_and_over_their_total_is_not() -> None:
     mesh = Mesh(np.array(jax.devices()[:1]), ("parts",))
     own, all_of_them = PartitionSpec("parts"), PartitionSpec()

@@ -291,6 +291,62 @@ def test_fewer_records_than_asked_for_are_an_error() -> None:
         Source(Short(PAIRS)).read(np.array([4, 5, 6]))
 
 
+class Reused:
+    """Records in one array, which is filled with one after another."""
+
+    def __init__(self, filled: Callable[[np.ndarray], Any] = lambda buffer: buffer) -> None:
+        self.filled, self.buffer = filled, np.zeros(IMAGES.shape[1:], np.uint8)
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        self.buffer[...] = IMAGES[index]
+        return self.filled(self.buffer)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class Foreign:
+    """An array of another library, in the memory of NumPy's."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.array if not copy else self.array.copy()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        Source(Reused()),
+        Source(Reused(), decode=lambda image: image),
+        Source(Reused(lambda buffer: {"image": buffer, "label": 3}), decode=lambda record: record["image"]),
+        Source(Reused(Foreign), decode=np.asarray),
+        Source(Reused(lambda buffer: (buffer[:2], buffer[2:])), decode=np.concatenate),
+    ],
+)
+def test_records_that_are_read_together_into_one_array_are_read_one_by_one(source: Source) -> None:
+    indices = np.array([4, 17, 5, 4])
+    np.testing.assert_array_equal(source.read(indices), IMAGES[indices])
+
+
+def test_what_decode_does_in_a_record_stays_in_it(tmp_path: Path) -> None:
+    def centred(image: np.ndarray) -> np.ndarray:
+        image -= 128
+        return image
+
+    images = IMAGES.astype(np.float32)
+    np.save(tmp_path / "images.npy", images)
+    mapped = np.load(tmp_path / "images.npy", mmap_mode="r+")
+    for source in (Source(images.copy(), centred), Source(mapped, centred)):
+        for _ in range(2):
+            np.testing.assert_array_equal(source.read(np.arange(N)), images - 128)
+    np.testing.assert_array_equal(mapped, images)
+
+
 @pytest.mark.parametrize("size", [0, 300, 700])
 def test_another_length_of_a_memory_mapped_file_is_an_error(size: int, tmp_path: Path) -> None:
     source = Source((memmap(tmp_path / "x.npy", IMAGES), LABELS))

@@ -10,6 +10,7 @@ import pytest
 
 import jaxdp
 from jaxdp.sampling import PoissonSampler, Sampler, ShuffledSampler, TruncatedPoissonSampler, rows_at
+from jaxdp.sampling._batches import drawn_indices
 
 usual = {"num_examples": 11, "steps": 4}
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
@@ -105,3 +106,16 @@ def test_masks_of_numpys_masked_arrays_are_not_dropped() -> None:
     run = jaxdp.DPSGD(num_examples=8, expected_batch_size=4, steps=2, clip_norm=1.0, noise_multiplier=1.0)
     with pytest.raises(jaxdp.UsageError, match=r"arrays\[1\] is a masked array, and its mask would be lost"):
         run.sampler(jax.random.key(0)).take((np.ones((8, 2)), np.ma.ones(8)))
+
+
+class OfOnesOwn(PoissonSampler):
+    """A sampler of a class that JAX doesn't know as a pytree."""
+
+
+def test_a_sampler_of_ones_own_class_gives_its_draws() -> None:
+    known = PoissonSampler(key=jax.random.key(0), **usual, sampling_rate=0.3)
+    own = OfOnesOwn(key=jax.random.key(0), **usual, sampling_rate=0.3)
+    for (rows, mask), (expected, same) in zip(own.take(np.arange(11)), known.take(np.arange(11)), strict=True):
+        np.testing.assert_array_equal(rows, expected)
+        np.testing.assert_array_equal(mask, same)
+    np.testing.assert_array_equal(drawn_indices(own, 2), drawn_indices(known, 2))

@@ -109,6 +109,17 @@ def test_sums_stay_where_they_are_on_a_mesh_whose_axes_are_explicit() -> None:
         np.testing.assert_array_equal(found[name], alone[name])
 
 
+def test_gradients_of_examples_that_lie_on_explicit_axes_are_clipped() -> None:
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Explicit,))
+    tx = jaxdp.clip_and_privatize(clip_norm=1.0, noise_multiplier=0.0, expected_batch_size=4, key=jax.random.key(0))
+    grads, params = {"w": jax.random.normal(jax.random.key(1), (6, 3, 2))}, {"w": jnp.zeros((3, 2))}
+    alone: Any = tx.update(grads, tx.init(params), params)[0]
+    on_mesh = lambda tree, *axes: jax.device_put(tree, NamedSharding(mesh, PartitionSpec(*axes)))
+    with jax.set_mesh(mesh):
+        found: Any = tx.update(on_mesh(grads, "data"), tx.init(params), on_mesh(params))[0]
+    np.testing.assert_allclose(found["w"], alone["w"], rtol=1e-6)
+
+
 def test_the_noise_is_float32_for_a_bfloat16_sum() -> None:
     tx = jaxdp.privatize(noise_multiplier=1.0, expected_batch_size=1, key=key())
     (noise,) = noise_of(tx, jnp.zeros(1000, jnp.bfloat16))
