@@ -37,26 +37,33 @@ jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
-# By the clock, in seconds: CI has to end in time on a slow machine, too. Slow tests that would begin later are skipped by name.
+# By the clock, in seconds: CI has to end in time on a slow machine, too. Slow tests that would begin later are skipped by name,
+# those of minutes so much sooner.
 _begin_until = os.environ.get("JAXDP_SLOW_TESTS_BEGIN_UNTIL")
+_MINUTES = 180
 
 
 @pytest.hookimpl(tryfirst=True)  # before those that are marked slow are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of minutes come first: begun last, one would keep a single processor busy while the others wait."""
+    """Tests of minutes come first, where all are run: begun last, one would keep one processor busy and leave the others idle.
+
+    Where there is no time for all, files come in another order in each run, so that each has its turn.
+    """
     for item in items:
         if (but := item.get_closest_marker("slow_but")) and item.callspec.id not in but.args:  # pyright: ignore[reportAttributeAccessIssue]
             item.add_marker("slow")
-    if _begin_until:  # which differs from run to run, and so does what is skipped; all workers have the same
+    if not _begin_until:
+        items.sort(key=lambda item: not any(mark.args for mark in item.iter_markers("slow")))
+    else:  # which differs from run to run, and so does what is skipped; all workers have the same
         files = sorted({str(item.path) for item in items})
         order = dict(zip(random.Random(_begin_until).sample(files, len(files)), range(len(files)), strict=True))
         items.sort(key=lambda item: order[str(item.path)])
-    items.sort(key=lambda item: not any(mark.args for mark in item.iter_markers("slow")))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a slow test whose time is over."""
-    if _begin_until and item.get_closest_marker("slow") and time.time() > float(_begin_until):
+    marks = list(item.iter_markers("slow"))
+    if _begin_until and marks and time.time() > float(_begin_until) - _MINUTES * any(mark.args for mark in marks):
         pytest.skip(f"{item.nodeid} would begin too late for this run")
 
 
