@@ -153,8 +153,8 @@ class ClippedGrad:
         """How "auto" and "ghost" deal with each parameter, and what that costs; nothing is computed.
 
         Args:
-            params: as for a call.
-            batch: as for a call.
+            params: as for a call, or their shapes, `jax.ShapeDtypeStruct`.
+            batch: as for a call, or its shapes.
             *shared: as for a call.
             rng: as for a call.
 

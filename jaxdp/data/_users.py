@@ -68,8 +68,7 @@ def group_by_user(
     names, owner = np.unique(owners, return_inverse=True)
     if owners.dtype.kind in "US" and (absent := _ABSENT & {_as_text(name).lower() for name in names.tolist()}):
         raise UsageError(f"users hold {min(absent)!r}, text for what is missing: {_EACH_ITS_USER}")
-    _check_told_apart(users, names)
-    order = np.lexsort((_priorities(names, owner, rng), owner))
+    order = np.lexsort((_priorities(_told_apart(users, names), owner, rng), owner))
     starts = np.searchsorted(owner[order], np.arange(len(names)))
     counts = np.diff(np.append(starts, len(owners)))
     place = np.arange(most)
@@ -78,21 +77,20 @@ def group_by_user(
     return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], records), mask
 
 
-def _check_told_apart(users: Any, names: np.ndarray) -> None:
-    """Refuse two names that may be of one user, and one that NumPy has made of two."""
-    seen: dict[str, Any] = {}
-    for name in names.tolist():
-        if (other := seen.setdefault(_written(name).strip(), name)) is not name:
+def _told_apart(users: Any, names: np.ndarray) -> list[str]:
+    """The names as text; refuses two that may be of one user, and one that NumPy has made of two."""
+    written, seen = list(map(_written, names.tolist())), {}
+    for name, text in zip(names.tolist(), written, strict=True):
+        if (other := seen.setdefault(text.strip(), name)) is not name:
             raise UsageError(
                 f"users hold {other!r} and {name!r}, which may be one user, and would be two rows of twice the weight: "
                 "write each name in one way"
             )
-    if isinstance(users, list | tuple) and (
-        ends := [u for u in users if isinstance(u, str | bytes) and _as_text(u)[-1:] == "\0"]
-    ):
-        raise UsageError(
-            f"users hold {ends[0]!r}, of which NumPy drops the end, and two users may become one: leave it out"
-        )
+    given = users if isinstance(users, list | tuple) else ()
+    for name in given:
+        if isinstance(name, str | bytes) and _as_text(name).endswith("\0"):
+            raise UsageError(f"users hold {name!r}, of which NumPy drops the end, and two may become one: leave it out")
+    return written
 
 
 def _as_text(name: str | bytes) -> str:
@@ -114,13 +112,13 @@ def _on_host(name: str, given: Any) -> np.ndarray:
     return array
 
 
-def _priorities(names: np.ndarray, owner: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _priorities(names: list[str], owner: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Random numbers of each user's records that depend on nobody else's: whoever joins or leaves changes no other user's row."""
     seed = rng.bytes(16)
     by_user = np.argsort(owner, kind="stable")
     priorities = np.empty(len(owner), np.uint64)
     for name, records in zip(names, np.split(by_user, np.flatnonzero(np.diff(owner[by_user])) + 1), strict=True):
-        bits = hashlib.shake_256(seed + _written(name.item()).encode("utf-8", "surrogatepass")).digest(8 * len(records))
+        bits = hashlib.shake_256(seed + name.encode("utf-8", "surrogatepass")).digest(8 * len(records))
         priorities[records] = np.frombuffer(bits, "<u8")
     return priorities
 

@@ -57,7 +57,8 @@ def jitted_clipped_grad(**options: Any) -> Callable[..., Any]:
     ("method", "programs"),
     [
         ("auto", EVERY_PAIR),
-        *((method, PROGRAMS) for method in ("auto", "vmap")),
+        ("auto", PROGRAMS),
+        ("vmap", PROGRAMS),
     ],
     ids=["auto", "auto_all", "vmap_all"],
 )

@@ -171,7 +171,7 @@ LOSSES = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["ghost", "vmap"])
-@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[1]])
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
     ("loss", "closed_over"), [*((loss, False) for loss in LOSSES), (mixed, True), (of_examples, True)]
 )
@@ -196,7 +196,7 @@ def test_a_matrix_is_multiplied_by_whatever_it_is_broadcast_from(
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["ghost", "vmap"])
 @pytest.mark.parametrize("shape", [SHAPES[0], (4, 256, 128)])
-@pytest.mark.parametrize("loss", list(HIDDEN))
+@pytest.mark.parametrize("loss", HIDDEN)
 def test_and_so_it_is_by_what_the_compiler_finds_to_be_one(
     loss: Callable[..., Any], shape: tuple[int, int, int], method: str
 ) -> None:

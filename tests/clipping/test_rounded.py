@@ -499,7 +499,7 @@ def test_squares_that_a_product_adds_up_are_never_below_the_true_ones(
 
 
 @pytest.mark.slow_but("linen_dense")
-@pytest.mark.parametrize("name", [*sorted(FEW), *(n for n in MODELS if n not in FEW)])
+@pytest.mark.parametrize("name", list(MODELS))
 def test_any_model_is_clipped_where_products_add_up_squares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few they are, and whatever a gradient costs that is formed and dropped."""
     monkeypatch.setattr(_norm, "_MANY", 1)
