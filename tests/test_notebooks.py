@@ -2,10 +2,10 @@
 
 import base64
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
-import nbformat
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
@@ -45,23 +45,23 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_is_stored_is_a_whole_run_with_its_pictures(path: Path) -> None:
-    notebook = nbformat.read(path, as_version=4)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
-    outputs = [output for cell in code for output in cell.outputs]
-    assert not any(output.output_type == "error" for output in outputs)
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert not any(output["output_type"] == "error" for output in outputs)
     assert not any(output.get("name") == "stderr" for output in outputs)
-    pictures = [output.data["image/png"] for output in outputs if "image/png" in output.get("data", {})]
+    pictures = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
     assert len(pictures) >= 2
     assert all(base64.b64decode(picture).startswith(PNG) for picture in pictures)
-    assert notebook.cells[0].source.startswith("# ")
-    assert "What to try next" in notebook.cells[-1].source
+    assert "".join(cells[0]["source"]).startswith("# ")
+    assert "What to try next" in "".join(cells[-1]["source"])
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_axis_is_labelled_where_there_is_a_figure(path: Path) -> None:
-    notebook = nbformat.read(path, as_version=4)
-    for cell in notebook.cells:
-        if cell.cell_type == "code" and "plt.show()" in cell.source and "imshow" not in cell.source:
-            assert "xlabel=" in cell.source or "set_xlabel" in cell.source or "xticklabels=" in cell.source
-            assert "ylabel" in cell.source
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code" and "plt.show()" in source and "imshow" not in source:
+            assert "xlabel=" in source or "set_xlabel" in source or "xticklabels=" in source
+            assert "ylabel" in source
