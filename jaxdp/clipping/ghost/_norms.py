@@ -28,15 +28,15 @@ from .._clip import Norm
 from .._norm import UNIT_ROUNDOFF, gamma, sum_in_blocks, sum_in_blocks_error
 from .._powers import exponent_of, times_power_of_two
 from .rules import Dense, OneHot, OuterProducts
-from .rules._rule import Square
+from .rules._rule import SquaredCounts
 
 
-def norm_of_sum(uses: Sequence[OuterProducts], square: Square | None = None) -> Norm:
+def norm_of_sum(uses: Sequence[OuterProducts], squared_counts: SquaredCounts | None = None) -> Norm:
     """The norm of one example's gradient with respect to one parameter.
 
     Args:
         uses: the parameter's uses, brought to the same axes.
-        square: of the rule of the only use, if that has a way of its own to the squared norm.
+        squared_counts: of the rule of the only use, if it is one of lookups that were merged, or needn't be.
 
     Returns:
         float32 scalars; NaN or inf where a row has a NaN or infinite entry.
@@ -45,9 +45,8 @@ def norm_of_sum(uses: Sequence[OuterProducts], square: Square | None = None) -> 
     uses, exponent = _scale([_repeat_single_row(use) for use in uses] if len(uses) > 1 else uses)
     if len(uses) == 1 and uses[0].left.row_count == uses[0].right.row_count == 1:
         squared, error = _square_of_outer_product(*uses[0])
-    elif square is not None:
-        (use,) = uses
-        squared, error = square(use)
+    elif squared_counts is not None:
+        squared, error = _square_of_lookups(uses[0], squared_counts)
     else:
         squared, error = _square_by_gram_matrices(uses)
     computed = jnp.sqrt(jnp.maximum(squared, error))
@@ -127,6 +126,19 @@ def _square_of_outer_product(left: Dense | OneHot, right: Dense | OneHot) -> tup
             bound += sum_in_blocks_error(rows.shape[1])
     square = jnp.sum(lengths[0] * lengths[1])
     return square, square * jnp.float32(bound + lengths[0].shape[0] * UNIT_ROUNDOFF)
+
+
+def _square_of_lookups(use: OuterProducts, squared_counts: SquaredCounts) -> tuple[jax.Array, jax.Array]:
+    """The square of the norm, and its error, of lookups of different entries, or of whatever entries with one row for all."""
+    assert isinstance(use.left, OneHot)
+    assert isinstance(use.right, Dense)
+    entry, rows = use.left.entry, use.right.rows
+    if rows.shape[1] < entry.shape[1]:
+        squares = squared_counts(entry) * sum_in_blocks(jnp.square(rows[:, 0]))
+        bound = sum_in_blocks_error(rows.shape[2]) + sum(entry.shape) * UNIT_ROUNDOFF
+        return jnp.sum(squares), jnp.sum(squares) * jnp.float32(bound)
+    found = sum_in_blocks(jnp.square(rows).reshape(1, -1))[0]
+    return found, found * jnp.float32(sum_in_blocks_error(rows.size))
 
 
 def _square_by_gram_matrices(uses: Sequence[OuterProducts]) -> tuple[Any, Any]:

@@ -24,7 +24,7 @@ from ._kinds import EXAMPLE, PARAMS, Kind
 from ._pull_back import OtherForm, pull_back_of
 from ._uses import DirectUse, Path, Site, Uses
 from ._views import Origin, are_apart
-from .rules._rule import Merge, Square
+from .rules._rule import Merge, SquaredCounts
 
 _OF_A_NUMBER = ", of one number made of it: a penalty costs nothing as optax.add_decayed_weights, behind the noise"
 _ROUNDED = frozenset(map(jnp.dtype, ("bfloat16", "float32")))  # types whose factors may be
@@ -83,9 +83,9 @@ class Component:
         return None if is_one or not _is_mergeable(self.sites) else self.sites[0].rule.merge
 
     @property
-    def square(self) -> Square | None:
-        """The own way to the squared norm of what is merged, or needn't be."""
-        return self.sites[0].rule.square if _is_mergeable(self.sites) else None
+    def squared_counts(self) -> SquaredCounts | None:
+        """Of uses that are merged, or needn't be, since their cotangents are all the same."""
+        return self.sites[0].rule.squared_counts if _is_mergeable(self.sites) else None
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from .._clip import (
 from .._norm import ONE_SUM, added_up
 from .._reducer import Examples
 from ._gradient import assemble, form_pieces, outer_products, sum_gradients, sum_lookups
+from ._lookups import norm_of_lookups, squares_of_lookups
 from ._norms import norm_of_sum
 from ._plan import Component, Plan
 from ._pull_back import pull_back_of, pulled_back
@@ -50,7 +51,7 @@ from ._trace import Traced
 from ._transformed import Measured, are_lost, measured, norm_of_transformed
 from ._uses import Path, Site
 from .rules import Dense, OneHot, OuterProducts
-from .rules._rule import Lookups
+from .rules._rule import Lookups, SquaredCounts
 
 # What is kept of each example: how it is laid out, how its norm is joined with others, how it is added up.
 _PACKED = (pack_into_matrices, join_packed, sum_weighted)
@@ -209,9 +210,8 @@ def _forward_and_backward(plan: Plan, static: list[Any], batch: list[Any]) -> _S
         if path in bounded and side == 0:
             value = without_infinite(value)
         if path not in read:
-            same = sites[path].pooled if side else ()
-            first = value[tuple(slice(1) if axis - 1 in same else slice(None) for axis in range(value.ndim))]
-            return jnp.broadcast_to(cast_behind_barrier(first), value.shape)
+            first = cast_behind_barrier(sites[path].first_of(value) if side else value)
+            return jnp.broadcast_to(first, value.shape)
         in_heads = sites[path].rule.heads(sites[path].eqn, sites[path].operand)[side]
         return rounded(value, plan.arithmetic, heads_outside_on_tpus if in_heads else None)
 
@@ -269,10 +269,15 @@ def _norms(unkept: Sequence[_Unkept], seen: _Seen, arithmetic: Arithmetic) -> li
 def _unfinished_norm(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> _Unfinished:
     component, merged, pull_back = unkept
     sites = component.sites
-    if merged is not None:
-        use = OuterProducts(OneHot(merged.entry), Dense(merged.rows))
-        return _finished(jax.vmap(lambda use: norm_of_sum([use], component.square))(use))
     factors = seen.factors.of(sites)
+    if component.squared_counts is not None:
+        if merged is not None:
+            use = OuterProducts(OneHot(merged.entry), Dense(merged.rows))
+        else:
+            use = jax.vmap(functools.partial(outer_products, sites[0]))(*(each[0] for each in factors))
+        if not arithmetic.packs:
+            return _unfinished_norm_of_lookups(use, component.squared_counts, arithmetic)
+        return _finished(jax.vmap(lambda use: norm_of_sum([use], component.squared_counts))(use))
     if component.choice.form == "dropped":
         formed = jax.vmap(functools.partial(_form, component))(*factors)
         all_lengths = [seen.lengths[site.path] for site in sites]
@@ -292,10 +297,20 @@ def _unfinished_norm(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> _U
         return _Unfinished(sums, lambda totals: norm_by_gram_matrices(sites, totals, lengths, arithmetic))
 
     def one(operands: list[Any], cotangents: list[Any]) -> Norm:
-        uses = [outer_products(site, o, g) for site, o, g in zip(sites, operands, cotangents, strict=True)]
-        return norm_of_sum(uses, component.square)
+        return norm_of_sum([outer_products(*use) for use in zip(sites, operands, cotangents, strict=True)])
 
     return _finished(jax.vmap(one)(*factors))
+
+
+def _unfinished_norm_of_lookups(
+    use: OuterProducts, squared_counts: SquaredCounts, arithmetic: Arithmetic
+) -> _Unfinished:
+    assert isinstance(use.left, OneHot)
+    assert isinstance(use.right, Dense)
+    lookups, (rows, entries) = use.left.entry.shape[2], use.right.rows.shape[2:]
+    counts = jax.vmap(squared_counts)(use.left.entry) if rows < lookups else None
+    part = squares_of_lookups(use, arithmetic)
+    return _Unfinished([part], lambda totals: norm_of_lookups(totals[0], counts, (rows, entries), lookups, arithmetic))
 
 
 def _finished(norm: Norm) -> _Unfinished:
@@ -375,7 +390,8 @@ def _sum_component(
     as_read = lambda scaled: scaled
     if component.sites[0].rounded and not component.is_single_row:
         as_read = functools.partial(rounded_on_its_way, arithmetic=arithmetic)
-    scaled = [select(g, usable, factor) for g in cotangents]
+    once = [select(site.first_of(g), usable, factor) for site, g in zip(component.sites, cotangents, strict=True)]
+    scaled = [jnp.broadcast_to(each, g.shape) for each, g in zip(once, cotangents, strict=True)]
     weighted = [as_read(each) for each in scaled]
     if pull_back is not None:  # in two parts
         operands, weighted = operands * 2, [*weighted, *map(as_read, map(jnp.subtract, scaled, weighted))]

@@ -63,6 +63,10 @@ class Site:
     rounded: bool = False
     by_products: bool = False
 
+    def first_of(self, cotangents: jax.Array) -> jax.Array:
+        """Of a batch's cotangents of its output, [B, ...], the first along axes along which all are the same."""
+        return cotangents[tuple(slice(1) if i - 1 in self.pooled else slice(None) for i in range(cotangents.ndim))]
+
     @property
     def precision(self) -> jax.lax.Precision:
         """Of products that are exact: where factors are bfloat16 numbers, a matrix unit's own is enough."""

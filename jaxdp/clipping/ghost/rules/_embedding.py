@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Integer
 
 from ....jaxprs._jaxpr import GATHER, Eqn, JaxprParts, clamps_indices, is_cast, is_sum
-from ..._norm import UNIT_ROUNDOFF, sum_in_blocks, sum_in_blocks_error
 from ._rule import INDICES, Dense, Layout, Lookups, OneHot, OuterProducts, Rule, knows_settings, widen_index
 
 _SETTINGS = frozenset(
@@ -129,33 +128,17 @@ def merge(uses: Sequence[OuterProducts]) -> Lookups:
     return Lookups(*jax.vmap(one)(*(jnp.concatenate(parts, axis=1) for parts in zip(*map(spread, uses), strict=True))))
 
 
-def square(use: OuterProducts) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The square of the norm of the gradient by lookups in one table, and its error.
-
-    Args:
-        use: the entries, and the cotangents: one row, if they are all the same, else of different entries.
-
-    Returns:
-        float32 scalars; NaN or inf where a row has a NaN or infinite entry.
-    """
-    assert isinstance(use.left, OneHot)
-    assert isinstance(use.right, Dense)
-    entry, rows = use.left.entry, use.right.rows
-    if rows.shape[1] < entry.shape[1]:
-        squares = jax.vmap(_squared_counts)(entry) * sum_in_blocks(jnp.square(rows[:, 0]))
-        bound = sum_in_blocks_error(rows.shape[2]) + sum(entry.shape) * UNIT_ROUNDOFF
-        return jnp.sum(squares), jnp.sum(squares) * jnp.float32(bound)
-    found = sum_in_blocks(jnp.square(rows).reshape(1, -1))[0]
-    return found, found * jnp.float32(sum_in_blocks_error(rows.size))
+def squared_counts(entry: Int[Array, "E T"]) -> Float[Array, " E"]:
+    """Σ_v k_v² with the lookups k_v of entry v, which is the number of pairs of lookups of the same entry."""
+    return jax.vmap(_squared_counts)(entry)
 
 
 def _squared_counts(entry: Int[Array, " T"]) -> Float[Array, ""]:
-    """Σ_v k_v², which is the number of pairs of lookups of the same entry."""
-    inside = entry >= 0
     if entry.size <= _COMPARE_ALL_PAIRS_BELOW:
-        same = (entry[:, None] == entry[None, :]) & inside[None, :]
+        same = entry[:, None] == jnp.where(entry >= 0, entry, -2)[None, :]
         return jnp.sum(same.astype(jnp.float32))  # exact: of at most 2^16; as integers it takes a CPU twice as long
-    return jnp.sum(jnp.square(jnp.zeros(entry.size, jnp.float32).at[_groups(entry)].add(inside.astype(jnp.float32))))
+    inside = (entry >= 0).astype(jnp.float32)
+    return jnp.sum(jnp.square(jnp.zeros(entry.size, jnp.float32).at[_groups(entry)].add(inside)))
 
 
 def _groups(entry: Int[Array, " T"]) -> Int[Array, " T"]:
@@ -176,6 +159,6 @@ LOOKUP = Rule(
     outer_products=outer_products,
     types=INDICES,
     merge=merge,
-    square=square,
+    squared_counts=squared_counts,
     equal_cotangents=equal_cotangents,
 )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ....jaxprs._jaxpr import DYNAMIC_SLICE, Eqn
-from ._embedding import MOST_ENTRIES, entries_at, layout_of_lookups, merge, square
+from ._embedding import MOST_ENTRIES, entries_at, layout_of_lookups, merge, squared_counts
 from ._rule import INDICES, Dense, Layout, OneHot, OuterProducts, Rule, knows_settings, widen_index
 
 _SETTINGS = frozenset({"slice_sizes"})
@@ -60,5 +60,5 @@ ROW = Rule(
     outer_products=outer_products,
     types=INDICES,
     merge=merge,
-    square=square,
+    squared_counts=squared_counts,
 )

@@ -132,7 +132,7 @@ class Lookups(NamedTuple):
 
 Pieces = Sequence[jax.Array]
 Merge = Callable[[Sequence[OuterProducts]], Lookups]
-Square = Callable[[OuterProducts], tuple[Float[Array, ""], Float[Array, ""]]]
+SquaredCounts = Callable[[Int[Array, "E T"]], Float[Array, " E"]]
 
 
 def widen_index(index: jax.Array) -> jax.Array:
@@ -186,8 +186,8 @@ class Rule:
         merge: (uses). What several uses of one-hot left vectors add to each entry, added up once: the norm is taken of that, and
             the clipped sum is made of it; asked where all uses of a parameter have the same. In time and memory in proportion to
             the vectors. None for the products of all pairs of rows.
-        square: (use). The squared norm of what is merged, or of a use whose right vectors are all the same, and a bound on its
-            rounding error, float32 scalars. The vectors are float32 and scaled so that squares neither overflow nor vanish.
+        squared_counts: (entry). Where there is `merge`: how many times the squared norm of one right vector that of all is, if
+            they are all the same, from the entries of the left ones, [E, T]. float32, off by T additions at most.
         equal_cotangents: (eqn, body). Axes of the output along which all right vectors are sure to be the same, by how the
             equations of the body that it stands in use it. Only the first is then kept.
         repeats: (eqn, operand). For an operation that multiplies its two operands and adds up: how often, at most, an entry of
@@ -207,7 +207,7 @@ class Rule:
     assemble: Callable[[Eqn, int, Layout, Pieces], jax.Array] = the_only_piece
     divide: Callable[[Eqn, int, Layout, jax.Array, int], Pieces] | None = None
     merge: Merge | None = None
-    square: Square | None = None
+    squared_counts: SquaredCounts | None = None
     equal_cotangents: Callable[[Eqn, JaxprParts], tuple[int, ...]] = no_equal_cotangents
     repeats: Callable[[Eqn, int], int] | None = None
     summed: Callable[[Eqn, int, Layout, Sequence[jax.Array], jax.Array, jax.lax.Precision], Pieces] | None = None

@@ -1,0 +1,55 @@
+r"""The norm of a table's gradient in one pass over the cotangents, for devices on which passes over memory are what counts.
+
+Lookups of different entries are as long as all their rows together; of lookups whose cotangents are all the same, the squared
+norm is \(\lVert g\rVert^2 \sum_v k_v^2\) (`rules/_embedding.py`). In either case nothing cancels, so that squares are added up as
+those of gradients that are formed (`_rounded`): what they may have lost below float32's range is added, and the norm is inf from
+1e19 on. `_norms` scales the rows before it squares them, in three passes.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._arithmetic import Arithmetic
+from .._clip import Norm
+from .._norm import SMALLEST, UNIT_ROUNDOFF, are_added_up_by_products, sum_of_squares_error
+from ._rounded import ROOTS, squares_of_formed
+from .rules import Dense, OneHot, OuterProducts
+
+
+def squares_of_lookups(use: OuterProducts, arithmetic: Arithmetic) -> Float[Array, "B E ..."]:
+    """Of a batch, what `norm_of_lookups` takes the totals of, along all axes but the first two.
+
+    Args:
+        use: lookups of different entries, or of whatever entries with one right row for all, in float32: [B, E, T, ...].
+        arithmetic: of norms.
+    """
+    assert isinstance(use.left, OneHot)
+    assert isinstance(use.right, Dense)
+    entry, rows = use.left.entry, use.right.rows
+    if rows.shape[2] == entry.shape[2]:  # whatever was read outside the table, the gradient of that is zero
+        rows = jnp.where(entry[..., None] >= 0, rows, 0)
+    (squares,) = squares_of_formed([rows.reshape(-1, *rows.shape[2:])], arithmetic)
+    return squares.reshape(*rows.shape[:2], *squares.shape[2:])
+
+
+def norm_of_lookups(
+    totals: Float[Array, "B E"],
+    counts: Float[Array, "B E"] | None,
+    rows: tuple[int, int],
+    lookups: int,
+    arithmetic: Arithmetic,
+) -> Norm:
+    """The norms of the gradients, [B].
+
+    Args:
+        totals: of the `squares_of_lookups`.
+        counts: where one right row goes with all lookups, `Rule.squared_counts` of them.
+        rows: how many right rows there are in each of E matrices, and of how many entries.
+        lookups: in each matrix.
+        arithmetic: as for these.
+    """
+    each = totals + jnp.float32(2 * SMALLEST * rows[0] * rows[1])
+    value = jnp.sqrt(jnp.sum(each if counts is None else each * counts, axis=1))
+    worst = sum_of_squares_error(rows) + (totals.shape[1] + lookups + 4) * UNIT_ROUNDOFF
+    worst += arithmetic.square_roundoff if are_added_up_by_products((1, *rows), (0,)) else 0
+    return Norm(value, value * jnp.float32(1 + worst + ROOTS))
