@@ -74,15 +74,19 @@ def discrete_laplace(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -
         int32 array of that shape; its distribution is symmetric about -1/2 and reaches 44 scales at least.
     """
     assert 1 <= 1 / rate <= MOST_STEPS
-    thresholds = digit_thresholds(rate)
+    thresholds = np.array([divmod(threshold, 2**32) for threshold in digit_thresholds(rate)], np.uint32)
     keys = jax.random.bits(key, (len(thresholds) + 1, 2), jnp.uint32)
     negative = (draw_bits(keys[-1], shape)[0] & jnp.uint32(1)) == 1
-    magnitude = jnp.zeros(shape, jnp.int32)
-    for digit, threshold in enumerate(thresholds):
-        upper, lower = (jnp.uint32(part) for part in divmod(threshold, 2**32))
-        first, second = draw_bits(keys[digit], shape)
+
+    def draw_digit(magnitude: jax.Array, digit: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        key, (upper, lower), place = digit
+        first, second = draw_bits(key, shape)
         one = (first < upper) | ((first == upper) & (second < lower))
-        magnitude = magnitude | (one.astype(jnp.int32) << digit)
+        return magnitude | (one.astype(jnp.int32) << place), None
+
+    # In a loop: written out, two dozen ciphers take seconds to compile.
+    digits = keys[:-1], thresholds, jnp.arange(len(thresholds), dtype=jnp.int32)
+    magnitude, _ = jax.lax.scan(draw_digit, jnp.zeros(shape, jnp.int32), digits)
     return jnp.where(negative, ~magnitude, magnitude)  # ~m is -1 - m: minus a fraction's floor
 
 

@@ -28,6 +28,8 @@ _FIXES = {
     "sigma_max": "give the standard deviation of the noise on the votes, such as 40",
 }
 
+_drawn = jax.jit(standard_normal, static_argnums=1)  # one program, not one for each of its hundred operations
+
 
 def set_checked(mechanism: Any) -> None:
     """Put checked plain numbers in the place of the three parameters that were given."""
@@ -49,7 +51,7 @@ def winners_behind_check(
 ) -> tuple[Int32[Array, " queries"], Bool[Array, " queries"]]:
     """(the noisy winner of every query, whether the noisy `top` reached the threshold), which tells who is to see it."""
     of_threshold, of_winner = jax.random.split(key)
-    noise = jnp.float32(sigma_threshold) * standard_normal(of_threshold, top.shape)
+    noise = jnp.float32(sigma_threshold) * _drawn(of_threshold, top.shape)
     answered = top.astype(jnp.float32) + noise >= threshold
     return gaussian_winner(votes, of_winner, sigma_max), answered
 
