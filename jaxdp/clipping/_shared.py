@@ -28,7 +28,7 @@ class Shared:
         >>> import jax.numpy as jnp, jaxdp
         >>> loss = lambda w, x, weights: jnp.vdot(w, weights @ x)
         >>> batch, weights = jnp.ones((3, 3)), jnp.eye(3)
-        >>> jaxdp.clipped_grad(loss, clip_norm=9.0)(jnp.zeros(3), batch, Shared(weights)).grads
+        >>> jaxdp.clipped_grad(loss, clip_norm=9.0)(jnp.zeros(3), batch, jaxdp.Shared(weights)).grads
         Array([3., 3., 3.], dtype=float32)
     """
 

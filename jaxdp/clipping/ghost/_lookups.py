@@ -48,8 +48,9 @@ def norm_of_lookups(
         lookups: in each matrix.
         arithmetic: as for these.
     """
-    each = totals + jnp.float32(2 * SMALLEST * rows[0] * rows[1])
-    value = jnp.sqrt(jnp.sum(each if counts is None else each * counts, axis=1))
+    # A rounding for each lookup: half of them for the counts, half for a sum that adds the row to one entry as often.
     worst = sum_of_squares_error(rows) + (totals.shape[1] + lookups + 4) * UNIT_ROUNDOFF
     worst += arithmetic.square_roundoff if are_added_up_by_products((1, *rows), (0,)) else 0
+    each = totals + jnp.float32(2 * SMALLEST * rows[0] * rows[1])
+    value = jnp.sqrt(jnp.sum(each if counts is None else each * counts, axis=1))
     return Norm(value, value * jnp.float32(1 + worst + ROOTS))

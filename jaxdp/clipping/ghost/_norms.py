@@ -135,6 +135,7 @@ def _square_of_lookups(use: OuterProducts, squared_counts: SquaredCounts) -> tup
     entry, rows = use.left.entry, use.right.rows
     if rows.shape[1] < entry.shape[1]:
         squares = squared_counts(entry) * sum_in_blocks(jnp.square(rows[:, 0]))
+        # Half a rounding of the norm for each lookup: so far off is a sum that adds the row to one entry as often.
         bound = sum_in_blocks_error(rows.shape[2]) + sum(entry.shape) * UNIT_ROUNDOFF
         return jnp.sum(squares), jnp.sum(squares) * jnp.float32(bound)
     found = sum_in_blocks(jnp.square(rows).reshape(1, -1))[0]
