@@ -72,7 +72,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-OURS = ("clipping", "noise", "sampling")  # optax and flax promote dtypes on their own
+OURS = ("clipping", "mechanisms", "noise", "sampling")  # optax and flax promote dtypes on their own
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,7 @@ from ._names import (
 from ._plain import (
     Count as Count,
     Real as Real,
+    between as between,
     clip_norm as clip_norm,
     count as count,
     delta as delta,

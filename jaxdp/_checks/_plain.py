@@ -45,6 +45,14 @@ def positive(name: str, value: Any, fix: str) -> float:
     return number
 
 
+def between(name: str, value: Any, least: float, most: float, fix: str) -> float:
+    """`value` as a `float` within limits."""
+    number = positive(name, value, fix)
+    if not least <= number <= most:
+        raise UsageError(f"{name}={value} must lie between {least:g} and {most:g}: {fix}")
+    return number
+
+
 def non_negative(name: str, value: Any, fix: str) -> float:
     """`value` as a finite `float`, zero or above."""
     number = real(name, value, fix)

@@ -85,7 +85,7 @@ def discrete_laplace(key: Key[Array, ""], shape: tuple[int, ...], rate: float) -
         return magnitude | (one.astype(jnp.int32) << place), None
 
     # In a loop: written out, two dozen ciphers take seconds to compile.
-    digits = keys[:-1], thresholds, jnp.arange(len(thresholds), dtype=jnp.int32)
+    digits: Any = keys[:-1], thresholds, jnp.arange(len(thresholds), dtype=jnp.int32)
     magnitude, _ = jax.lax.scan(draw_digit, jnp.zeros(shape, jnp.int32), digits)
     return jnp.where(negative, ~magnitude, magnitude)  # ~m is -1 - m: minus a fraction's floor
 

@@ -134,7 +134,7 @@ def checked_scores(scores: Any) -> jax.Array:
     if not given.size:
         return jnp.zeros(given.shape, jnp.float32)
     if jnp.issubdtype(given.dtype, jnp.floating):
-        wide = given.astype(jnp.promote_types(given.dtype, jnp.float32))
+        wide = given if given.dtype.itemsize > 4 else given.astype(np.float32)
         with np.errstate(over="ignore"):  # what trails by more than float32 can hold never wins
             return jnp.asarray(wide - wide.max(axis=-1, keepdims=True), jnp.float32)
     unsigned = np.uint64 if given.dtype.itemsize == 8 else np.uint32  # in which no difference overflows

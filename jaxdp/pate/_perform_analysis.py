@@ -51,9 +51,9 @@ def perform_analysis(
     gamma = _checks.positive("noise_eps", noise_eps, "give one over the scale of the Laplace noise, such as 0.1")
     number = _checks.count("moments", moments, "give how many moments to search")
     orders = np.arange(2, number + 2, dtype=np.float64)
-    _checks.delta(delta)
     predictions = np.asarray(_checks.array("teacher_preds", teacher_preds, "give integers [teachers, examples]"))
     understood = check_predictions(predictions)
+    _checks.delta(delta, len(predictions), of="teachers")
     rows = _check_indices(indices, predictions.shape[1], understood)
     if num_classes is None:
         raise UsageError(

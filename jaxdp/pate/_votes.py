@@ -125,7 +125,7 @@ def _count(
     numbers = jnp.arange(classes, dtype=jnp.int32)[:, None]
 
     def count_vote(counts: Int32[Array, "classes chunk"], votes: Integer[Array, " chunk"]) -> tuple[Any, None]:
-        return counts + (votes.astype(jnp.int32)[None] == numbers), None
+        return counts + (votes.astype(jnp.int32)[None] == numbers).astype(jnp.int32), None
 
     def counts(start: Any) -> Int32[Array, "chunk classes"]:
         part = jax.lax.dynamic_slice_in_dim(predictions, start, chunk, axis=1)

@@ -621,5 +621,7 @@ def test_files_that_hold_no_predictions_are_refused(tmp_path: Path, capsys: pyte
     cli.main(["pate", "label", *common, "--records", "10", "--delta", "0.01", "--output", str(tmp_path / "once")])
     again = ["pate", "label", *common, "--records", "10", "--delta", "0.01", "--output", str(tmp_path / "once")]
     assert "labelling again costs again" in refused(again, capsys)
+    (tmp_path / "once" / "labels.csv").unlink()
+    assert "states what labels have cost, which are gone from it" in refused(again, capsys)
     few = ["pate", "label", *common, "--records", "1", "--delta", "0.01", "--output", str(tmp_path / "few")]
     assert "--records=1 is fewer than the 2 teachers" in refused(few, capsys)

@@ -345,6 +345,10 @@ def test_a_sanitised_bound_fails_no_more_often_than_it_says() -> None:
         ),
         (lambda v: pate.perform_analysis(np.zeros((5, 5), int), num_classes=1), "num_classes=1"),
         (
+            lambda v: pate.perform_analysis(np.zeros((5, 5), int), num_classes=2, delta=0.5),
+            "delta=0.5 is not below 1/5",
+        ),
+        (
             lambda v: pate.analyze(v, pate.LaplaceNoisyMax(gamma=0.1), sanitiser=pate.Sanitiser()),
             "no smooth sensitivity",
         ),

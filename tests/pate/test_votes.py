@@ -53,6 +53,11 @@ def test_predictions_that_are_no_votes_are_refused(predictions: Any, message: st
         pate.vote_counts(predictions, 3)
 
 
+def test_votes_are_counted_where_no_type_is_promoted() -> None:
+    with jax.numpy_dtype_promotion("strict"):
+        np.testing.assert_array_equal(pate.vote_counts(np.array([[0, 1], [0, 0]]), 2), [[2, 0], [1, 1]])
+
+
 @pytest.mark.parametrize("num_classes", [10**20, 2**31])
 def test_more_classes_than_can_be_counted_are_refused(num_classes: int) -> None:
     with pytest.raises(jaxdp.UsageError, match="are more counts than"):
@@ -104,6 +109,12 @@ def test_an_interactive_vote_asks_where_the_teachers_disagree_with_the_student()
     [
         (lambda v, k: pate.laplace_noisy_max(v, gamma=0.0, key=k), "gamma=0.0"),
         (lambda v, k: pate.gaussian_noisy_max(v, sigma=-1.0, key=k), "sigma=-1.0"),
+        (lambda v, k: pate.gaussian_noisy_max(v, sigma=1e300, key=k), "sigma=1e.300 must lie between 1e-09 and 1e.09"),
+        (lambda v, k: pate.laplace_noisy_max(v, gamma=1e-30, key=k), "gamma=1e-30 must lie between"),
+        (
+            lambda v, k: pate.confident_noisy_max(v, **{**CONFIDENT, "sigma_threshold": 1e39}, key=k),
+            "sigma_threshold=1e.39 must lie between",
+        ),
         (
             lambda v, k: pate.confident_noisy_max(v, **{**CONFIDENT, "threshold": 101.0}, key=k),
             "exceeds the 100 teachers",

@@ -93,6 +93,11 @@ def _refuse_labels(folder: RunFolder) -> None:
 def _forget_broken_off(options: LabelOptions, folder: RunFolder) -> None:
     """Leave nothing of this same command that a kill has ended before any label was there: it begins anew."""
     folder.refuse_begun()
+    if (folder.path / "statement.json").exists() and (folder.private / "votes.npy").exists():
+        raise UsageError(
+            f"--output={folder.path} states what labels have cost, which are gone from it: put its labels.csv back, or give "
+            "another folder; labelling again costs again"
+        )
     is_ours = os.access(folder.path / _OPTIONS, os.R_OK) and not any(folder.path.glob("statement.*"))
     if is_ours and _was_begun_by(options, folder):
         with folder.locked():

@@ -11,7 +11,7 @@ from ... import _checks, accounting
 from .._bounds import Curves, Orders, gaussian_log_q, gaussian_rdp_given_votes
 from .._sanitise import CostAtOrder, cost_of_votes
 from ._contract import Labels, all_answered, queries_put
-from ._noisy_max import gaussian_winner
+from ._noisy_max import gaussian_winner, in_range
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -35,7 +35,7 @@ class GaussianNoisyMax:
 
     def __post_init__(self) -> None:
         fix = "give the standard deviation of the noise in votes, such as 40"
-        _checks.set_fields(self, sigma=_checks.positive("sigma", self.sigma, fix))
+        _checks.set_fields(self, sigma=in_range("sigma", self.sigma, fix))
 
     @property
     def plurality_needed(self) -> None:

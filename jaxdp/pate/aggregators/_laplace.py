@@ -9,7 +9,7 @@ from jaxtyping import Array, Float64, Key
 from ... import _checks
 from .._bounds import Curves, Orders, laplace_log_q, laplace_rdp, laplace_rdp_given_votes
 from ._contract import Labels, all_answered, queries_put
-from ._noisy_max import laplace_winner
+from ._noisy_max import in_range, laplace_winner
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -33,7 +33,7 @@ class LaplaceNoisyMax:
 
     def __post_init__(self) -> None:
         fix = "give one over the scale of the Laplace noise, such as 0.05"
-        _checks.set_fields(self, gamma=_checks.positive("gamma", self.gamma, fix))
+        _checks.set_fields(self, gamma=in_range("gamma", self.gamma, fix))
 
     @property
     def plurality_needed(self) -> None:

@@ -7,7 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32, Int32, Key
 
+from ... import _checks
 from ...noise import standard_laplace, standard_normal
+
+# Beyond them noise would leave float32, and what it costs the accountants' float64.
+_LEAST, _MOST = 1e-9, 1e9
+
+
+def in_range(name: str, value: Any, fix: str) -> float:
+    """A parameter that is in votes, or one over votes, as a checked plain number."""
+    return _checks.between(name, value, _LEAST, _MOST, fix)
 
 
 def laplace_winner(votes: Any, key: Key[Array, ""], scale: float) -> Int32[Array, " examples"]:

@@ -17,7 +17,7 @@ from ...noise import standard_normal
 from .._bounds import Curves, Orders, gaussian_log_q, gaussian_rdp_given_votes
 from .._sanitise import threshold_rdp_given_votes
 from ._gaussian import gaussian_votes_event
-from ._noisy_max import gaussian_winner
+from ._noisy_max import gaussian_winner, in_range
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -33,9 +33,8 @@ _drawn = jax.jit(standard_normal, static_argnums=1)  # one program, not one for 
 
 def set_checked(mechanism: Any) -> None:
     """Put checked plain numbers in the place of the three parameters that were given."""
-    _checks.set_fields(
-        mechanism, **{name: _checks.positive(name, getattr(mechanism, name), fix) for name, fix in _FIXES.items()}
-    )
+    checked = {name: in_range(name, getattr(mechanism, name), fix) for name, fix in _FIXES.items()}
+    _checks.set_fields(mechanism, **checked)
 
 
 def check_threshold_against(threshold: float, teachers: int) -> None:
