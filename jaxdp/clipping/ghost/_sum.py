@@ -297,7 +297,8 @@ def _unfinished_norm(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> _U
         return _Unfinished(sums, lambda totals: norm_by_gram_matrices(sites, totals, lengths, arithmetic))
 
     def one(operands: list[Any], cotangents: list[Any]) -> Norm:
-        return norm_of_sum([outer_products(*use) for use in zip(sites, operands, cotangents, strict=True)])
+        uses = [outer_products(*use) for use in zip(sites, operands, cotangents, strict=True)]
+        return norm_of_sum(uses, component.squared_counts)
 
     return _finished(jax.vmap(one)(*factors))
 
