@@ -37,7 +37,7 @@ def perform_analysis(
 
     Raises:
         UsageError: for indices that are not whole numbers, out of range, or given twice (labels passed for row numbers, most
-            often), for predictions that aren't classes, and without `num_classes`.
+            often), for predictions that aren't classes, a delta not below 1 over the teachers, and without `num_classes`.
 
     Examples:
         >>> preds = np.zeros((100, 100), np.int32)
