@@ -6,6 +6,9 @@ those of gradients that are formed (`_rounded`): what they may have lost below f
 1e19 on. `_norms` scales the rows before it squares them, in three passes.
 """
 
+from collections.abc import Sequence
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -14,6 +17,7 @@ from .._clip import Norm
 from .._norm import SMALLEST, UNIT_ROUNDOFF, are_added_up_by_products, sum_of_squares_error
 from ._rounded import ROOTS, squares_of_formed
 from .rules import Dense, OneHot, OuterProducts
+from .rules._rule import SquaredCounts
 
 
 def squares_of_lookups(use: OuterProducts, arithmetic: Arithmetic) -> Float[Array, "B E ..."]:
@@ -33,24 +37,25 @@ def squares_of_lookups(use: OuterProducts, arithmetic: Arithmetic) -> Float[Arra
 
 
 def norm_of_lookups(
-    totals: Float[Array, "B E"],
-    counts: Float[Array, "B E"] | None,
-    rows: tuple[int, int],
-    lookups: int,
-    arithmetic: Arithmetic,
+    use: OuterProducts, squared_counts: SquaredCounts, arithmetic: Arithmetic, totals: Sequence[Float[Array, "B E"]]
 ) -> Norm:
     """The norms of the gradients, [B].
 
     Args:
-        totals: of the `squares_of_lookups`.
-        counts: where one right row goes with all lookups, `Rule.squared_counts` of them.
-        rows: how many right rows there are in each of E matrices, and of how many entries.
-        lookups: in each matrix.
-        arithmetic: as for these.
+        use: as for `squares_of_lookups`, of which `totals` has the totals.
+        squared_counts: of the rule.
+        arithmetic: of norms.
+        totals: one array.
     """
+    assert isinstance(use.left, OneHot)
+    assert isinstance(use.right, Dense)
+    (total,), entry = totals, use.left.entry
+    (stack, rows, entries), lookups = use.right.rows.shape[1:], entry.shape[2]
     # A rounding for each lookup: half of them for the counts, half for a sum that adds the row to one entry as often.
-    worst = sum_of_squares_error(rows) + (totals.shape[1] + lookups + 4) * UNIT_ROUNDOFF
-    worst += arithmetic.square_roundoff if are_added_up_by_products((1, *rows), (0,)) else 0
-    each = totals + jnp.float32(2 * SMALLEST * rows[0] * rows[1])
-    value = jnp.sqrt(jnp.sum(each if counts is None else each * counts, axis=1))
+    worst = sum_of_squares_error((rows, entries)) + (stack + lookups + 4) * UNIT_ROUNDOFF
+    worst += arithmetic.square_roundoff if are_added_up_by_products((1, rows, entries), (0,)) else 0
+    each = total + jnp.float32(2 * SMALLEST * rows * entries)
+    if rows < lookups:
+        each *= jax.vmap(squared_counts)(entry)
+    value = jnp.sqrt(jnp.sum(each, axis=1))
     return Norm(value, value * jnp.float32(1 + worst + ROOTS))

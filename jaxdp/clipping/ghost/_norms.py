@@ -31,12 +31,12 @@ from .rules import Dense, OneHot, OuterProducts
 from .rules._rule import SquaredCounts
 
 
-def norm_of_sum(uses: Sequence[OuterProducts], squared_counts: SquaredCounts | None = None) -> Norm:
+def norm_of_sum(uses: Sequence[OuterProducts], squared_counts: SquaredCounts | None) -> Norm:
     """The norm of one example's gradient with respect to one parameter.
 
     Args:
         uses: the parameter's uses, brought to the same axes.
-        squared_counts: of the rule of the only use, if it is one of lookups that were merged, or needn't be.
+        squared_counts: of the rule of the only use, if it is one of lookups that were merged, or needn't be; else None.
 
     Returns:
         float32 scalars; NaN or inf where a row has a NaN or infinite entry.

@@ -51,7 +51,7 @@ from ._trace import Traced
 from ._transformed import Measured, are_lost, measured, norm_of_transformed
 from ._uses import Path, Site
 from .rules import Dense, OneHot, OuterProducts
-from .rules._rule import Lookups, SquaredCounts
+from .rules._rule import Lookups
 
 # What is kept of each example: how it is laid out, how its norm is joined with others, how it is added up.
 _PACKED = (pack_into_matrices, join_packed, sum_weighted)
@@ -276,7 +276,8 @@ def _unfinished_norm(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> _U
         else:
             use = jax.vmap(functools.partial(outer_products, sites[0]))(*(each[0] for each in factors))
         if not arithmetic.packs:
-            return _unfinished_norm_of_lookups(use, component.squared_counts, arithmetic)
+            of_totals = functools.partial(norm_of_lookups, use, component.squared_counts, arithmetic)
+            return _Unfinished([squares_of_lookups(use, arithmetic)], of_totals)
         return _finished(jax.vmap(lambda use: norm_of_sum([use], component.squared_counts))(use))
     if component.choice.form == "dropped":
         formed = jax.vmap(functools.partial(_form, component))(*factors)
@@ -298,20 +299,9 @@ def _unfinished_norm(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> _U
 
     def one(operands: list[Any], cotangents: list[Any]) -> Norm:
         uses = [outer_products(*use) for use in zip(sites, operands, cotangents, strict=True)]
-        return norm_of_sum(uses, component.squared_counts)
+        return norm_of_sum(uses, None)
 
     return _finished(jax.vmap(one)(*factors))
-
-
-def _unfinished_norm_of_lookups(
-    use: OuterProducts, squared_counts: SquaredCounts, arithmetic: Arithmetic
-) -> _Unfinished:
-    assert isinstance(use.left, OneHot)
-    assert isinstance(use.right, Dense)
-    lookups, (rows, entries) = use.left.entry.shape[2], use.right.rows.shape[2:]
-    counts = jax.vmap(squared_counts)(use.left.entry) if rows < lookups else None
-    part = squares_of_lookups(use, arithmetic)
-    return _Unfinished([part], lambda totals: norm_of_lookups(totals[0], counts, (rows, entries), lookups, arithmetic))
 
 
 def _finished(norm: Norm) -> _Unfinished:
