@@ -33,6 +33,7 @@ class Platform:
         rows_on_one_axis: whether a product's several axes of rows are brought to one first, where its gradient is formed for each
             example.
         steps_per_call: of training, at most.
+        draws_together: of how many values, of the smallest arrays, noise is drawn as that of one array.
         compiler_options: how its compiler makes steps, which run often.
     """
 
@@ -45,6 +46,7 @@ class Platform:
     computes_again: bool
     rows_on_one_axis: bool
     steps_per_call: int
+    draws_together: int
     compiler_options: tuple[tuple[str, int], ...] = ()
 
 
@@ -58,6 +60,7 @@ CPU = Platform(
     computes_again=False,  # the LSTM of benchmarks/clipping.py in microbatches: 52 ms, and 57 with it
     rows_on_one_axis=True,  # as on a GPU
     steps_per_call=1,  # a loop is no faster and hurts some models
+    draws_together=2**17,  # each array of its own takes 0.2 s to trace and compile; indices are constants of 8 bytes
     compiler_options=(
         ("xla_cpu_prefer_vector_width", 512),  # a processor with AVX-512 draws noise in half the time, others as before
     ),
@@ -72,6 +75,7 @@ GPU = Platform(
     computes_again=True,  # by its compiler, an H100 moves 21 GB for the LSTM's clipped gradient, and 29 without
     rows_on_one_axis=True,  # by its compiler, an H100 runs 46 kernels for the CNN's clipped gradient, and 48 without
     steps_per_call=64,  # a dispatch costs more than a short step
+    draws_together=0,  # draws are fused with what reads them
 )
 TPU = Platform(
     precision="bfloat16",
@@ -83,6 +87,7 @@ TPU = Platform(
     computes_again=True,  # the LSTM's clipped gradient takes v5e's compiler 2.13 million cycles, and 2.52 without
     rows_on_one_axis=False,  # the CNN's takes a 7x's compiler 269 thousand cycles, and 316 with it; v5e's 482, and 468
     steps_per_call=64,
+    draws_together=0,
 )
 _PLATFORMS = {"cpu": CPU, "tpu": TPU}
 _elsewhere: ContextVar[str | None] = ContextVar("elsewhere", default=None)

@@ -1,5 +1,6 @@
 """The Gaussian noise. Each statistical test has a fixed seed and a false-alarm rate below 1e-4 where the seed is changed."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ import scipy.stats
 
 from jaxdp import UsageError
 from jaxdp._block import Block
+from jaxdp._platform import CPU
 from jaxdp.noise import Gaussian, key_from_entropy, standard_normal, tree_normal
 from jaxdp.noise._keys import Domain, own_key
 from jaxdp.noise.draws import _normal, _threefry
@@ -157,6 +159,21 @@ def test_no_two_values_of_a_tree_share_their_bits(monkeypatch: pytest.MonkeyPatc
     assert [leaf.shape for leaf in noise] == shapes
     drawn = np.concatenate(counters, axis=1)
     assert drawn.shape[1] == len(np.unique(drawn.T, axis=0)) == sum(map(math.prod, shapes))
+
+
+def test_the_smallest_leaves_are_drawn_as_one_array_and_get_what_they_get_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tree = [jnp.zeros(shape) for shape in [(7,), (), (3, 5), (7,), (301,), (5, 3), (0,), (2, 3, 4), (400,)]]
+    drawn = lambda: jax.jit(lambda key: tree_normal(key, tree))(jax.random.key(1))
+    monkeypatch.setattr(_normal, "default_platform", lambda: dataclasses.replace(CPU, draws_together=0))
+    alone = drawn()
+    for most in (30, 400, 10_000):
+        monkeypatch.setattr(
+            _normal, "default_platform", lambda most=most: dataclasses.replace(CPU, draws_together=most)
+        )
+        for one, other in zip(drawn(), alone, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.slow

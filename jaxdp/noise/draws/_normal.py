@@ -19,6 +19,7 @@ What remains is the discreteness of float32 itself (Mironov, "On significance of
 differential privacy", 2012), and that JAX's generators are not cryptographic.
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -26,13 +27,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key, UInt32
 
 from ... import _checks
 from ..._block import Block
 from ..._errors import UsageError
+from ..._platform import default_device, default_platform
 from .._keys import Domain, own_key
-from ._threefry import draw_bits, draw_row, draw_rows
+from ._threefry import draw_beginnings, draw_bits, draw_row, draw_rows
 
 LARGEST_NORMAL = math.sqrt(2 * 60 * math.log(2))  # 9.12: up to there draws follow the normal law; they end at 10.06
 MOST_VALUES = 2**34  # of a tree: for so many, what lies beyond is accounted
@@ -69,9 +72,10 @@ def standard_normal(key: Key[Array, ""], shape: tuple[int, ...]) -> Float[Array,
 def tree_normal(key: Key[Array, ""], tree: Any, blocks: Mapping[int, Block] = _NO_BLOCKS) -> Any:
     """Standard normals shaped like `tree`, no two of them from the same bits.
 
-    Small leaves of one shape are drawn together, as one array: a deep model's many equal layers are compiled once. Others are
-    drawn apart, where they are added: the same values, which take no memory so, and of a leaf that is divided over devices each
-    draws its own part.
+    Each value is a function of its leaf's number and its own index, in whatever arrays they are drawn. On a CPU's only device the
+    smallest leaves are one array, and elsewhere small leaves of one shape: of a deep model one draw is compiled, not hundreds.
+    Others are drawn where they are added, which takes no memory, and of a leaf that is divided over devices each draws its own
+    part.
 
     Args:
         key: a scalar key, used here and nowhere else.
@@ -94,11 +98,16 @@ def tree_normal(key: Key[Array, ""], tree: Any, blocks: Mapping[int, Block] = _N
             f"the tree has {values:,} values, more than the {MOST_VALUES:,} for which the end of the noise is accounted: train "
             "fewer parameters at a time"
         )
+    normals, words = list(leaves), jax.random.bits(own_key(key, Domain.TREE_NORMAL), (2,), jnp.uint32)
+    sizes = [0 if i in blocks else math.prod(leaf.shape) for i, leaf in enumerate(leaves)]
     alike: dict[tuple[int, ...], list[int]] = {}
-    for i, leaf in enumerate(leaves):
-        alike.setdefault(tuple(leaf.shape), []).append(i)
-    normals = list(leaves)
-    words = jax.random.bits(own_key(key, Domain.TREE_NORMAL), (2,), jnp.uint32)
+    if smallest := _smallest(sizes):
+        lengths = [sizes[i] for i in smallest]
+        drawn = _apart_on_cpus(_normal(*draw_beginnings(words, smallest, lengths)))
+        for i, normal in zip(smallest, jnp.split(drawn, np.cumsum(lengths)[:-1]), strict=True):
+            normals[i] = normal.reshape(leaves[i].shape)
+    for i in sorted(set(range(len(leaves))).difference(smallest)):
+        alike.setdefault(tuple(leaves[i].shape), []).append(i)
     for shape, members in alike.items():
         if math.prod(shape) < _LARGE and len(members) > 1 and blocks.keys().isdisjoint(members):
             drawn = list(_apart_on_cpus(_normal(*draw_rows(words, members, shape))))
@@ -107,6 +116,19 @@ def tree_normal(key: Key[Array, ""], tree: Any, blocks: Mapping[int, Block] = _N
         for i, normal in zip(members, drawn, strict=True):
             normals[i] = normal
     return treedef.unflatten(normals)
+
+
+def _smallest(sizes: list[int]) -> list[int]:
+    """The numbers of the smallest sizes above zero, as many as are drawn as one array.
+
+    None where there are several devices: a compiler that divides a leaf over them would divide that array, and move its parts.
+    """
+    if default_device().client.device_count() > 1:
+        return []
+    ascending = sorted((size, i) for i, size in enumerate(sizes) if size)
+    in_all = itertools.accumulate(size for size, _ in ascending)
+    found = [i for (_, i), until in zip(ascending, in_all, strict=True) if until <= default_platform().draws_together]
+    return sorted(found) if len(found) > 1 else []
 
 
 def _apart_on_cpus(drawn: Float[Array, "..."]) -> Float[Array, "..."]:

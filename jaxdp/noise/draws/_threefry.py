@@ -9,6 +9,7 @@ References:
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +60,16 @@ def draw_rows(
     return threefry(key, jnp.broadcast_to(first, (len(rows), *shape)), _positions(shape)[None])
 
 
+def draw_beginnings(
+    key: UInt32[Array, " 2"], rows: Sequence[int], lengths: Sequence[int]
+) -> tuple[UInt32[Array, " n"], UInt32[Array, " n"]]:
+    """The first bits of several rows, so many of each, one row behind another: [n], all lengths together."""
+    _check_counters((max(rows) + 1, max(lengths)))
+    first = np.repeat(np.asarray(rows, np.uint32), lengths)
+    second = np.concatenate([np.arange(length, dtype=np.uint32) for length in lengths])
+    return threefry(key, jnp.asarray(first), jnp.asarray(second))
+
+
 def _check_counters(shape: tuple[int, ...]) -> None:
     if max(math.prod(shape[1:]), shape[0]) >= 2**32:
         raise UsageError(
@@ -85,13 +96,18 @@ def _positions(shape: tuple[int, ...], block: Block | None = None) -> UInt32[Arr
 def threefry(
     key: UInt32[Array, " 2"], first: UInt32[Array, "..."], second: UInt32[Array, "..."]
 ) -> tuple[UInt32[Array, "..."], UInt32[Array, "..."]]:
-    """The block cipher: two words out for each two words in."""
+    """The block cipher: two words out for each two words in.
+
+    The rounds are JAX's primitives, since its arrays' operators take several times as long to trace.
+    """
     schedule = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))
-    x, y = first + schedule[0], second + schedule[1]
+    x, y = jnp.broadcast_arrays(first + schedule[0], second + schedule[1])
+    of = partial(jax.lax.full_like, x)
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
-            x += y
-            y = x ^ ((y << jnp.uint32(rotation)) | (y >> jnp.uint32(32 - rotation)))
+            x = jax.lax.add(x, y)
+            left, right = jax.lax.shift_left(y, of(rotation)), jax.lax.shift_right_logical(y, of(32 - rotation))
+            y = jax.lax.bitwise_xor(x, jax.lax.bitwise_or(left, right))
         x += schedule[(group + 1) % 3]
         y += schedule[(group + 2) % 3] + jnp.uint32(group + 1)
     return x, y
