@@ -129,21 +129,26 @@ class Budget:
     def _cost(self, ledger: Ledger) -> float:
         """ε; infinite where noise is too small to be accounted.
 
-        For PLD's a bound that is told sooner, RDP's or in coarse steps, where that is enough, or PLD too large.
+        For PLD's its own in coarse steps, which is told sooner, where that is enough. RDP's is a bound on what is lost, and none
+        on PLD's ε, which of many steps of small losses is the larger: it counts where PLD can't be computed.
         """
         told_by = lambda name, interval: (
             epsilon_at_interval(ledger.event, self.delta, name, ledger.adjacency, interval).epsilon
         )
-        bound = math.inf
+        by_rdp = math.inf
         try:
             if self.accountant == "pld":
                 if "rdp" in accountants_of(ledger.event, ledger.adjacency):
-                    bound = told_by("rdp", self.interval)
-                elif self.interval < _COARSE:
+                    by_rdp = told_by("rdp", self.interval)
+                if (
+                    self.interval < _COARSE and not self.epsilon / 2 < by_rdp < math.inf
+                ):  # else half is hardly enough for PLD
                     bound = told_by("pld", _COARSE)
-            return bound if bound <= self.epsilon / 2 else told_by(self.accountant, self.interval)
+                    if bound <= self.epsilon / 2:
+                        return bound
+            return told_by(self.accountant, self.interval)
         except (BeyondReachError, TooLargeError):
-            return bound
+            return by_rdp
 
 
 def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float:

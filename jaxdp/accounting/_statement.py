@@ -1,12 +1,13 @@
 """The privacy of a run in plain English, for a lawyer and a researcher."""
 
+import math
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .. import _checks
 from ..clipping import ClipRule
 from ..sampling import SampledRun
 from ._adjacency import IN_WORDS
-from ._epsilon import ACCOUNTANTS, Spent, accountants_of, event_epsilon, no_smaller, rounded_up
+from ._epsilon import ACCOUNTANTS, Spent, accountants_of, event_epsilon, no_larger, no_smaller, rounded_up
 from ._ledger import Ledger
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def statement(
         Ledger(adjacency=run.adjacency, unit=run.unit).check_like(spent_before)  # also of a run that has made no step
     made = run.steps if steps is None else _checks.whole("steps", steps, "give a number of the run's steps")
     unit, several = run.unit_in_words
+    noise = run.noise.in_words(float(no_larger(run.noise_multiplier_of_sum)))
     before = spent_before or Ledger(adjacency=run.adjacency, unit=run.unit)
     return "\n\n".join(
         [
@@ -86,8 +88,8 @@ def statement(
             f"Unit and adjacency: {unit}; two data sets are neighbours if {IN_WORDS[run.adjacency].format(unit=run.unit)}. The "
             f"number of {several}, {run.num_examples:,}, is treated as public.",
             f"Mechanism: {made:,} steps of DP-SGD. {_sampling(run, delta, made)} The gradient of each {run.unit} was "
-            f"{run.rule.in_words(run.clip_norm)}; {run.noise.in_words(run.noise_multiplier_of_sum)} was added to the sum, which "
-            f"was then divided by {run.expected_batch_size:g}, a constant.{_SETTLED.format(run.steps) * (made < run.steps)}",
+            f"{run.rule.in_words(run.clip_norm)}; {noise} was added to the sum, which was then "
+            f"divided by {run.expected_batch_size:.15g}, a constant.{_SETTLED.format(run.steps) * (made < run.steps)}",
             "Protected: the parameters after every step, and whatever is computed from them without the training data.",
             "Not protected: losses, accuracies and gradient norms measured on the training data; choices of hyper-parameters "
             "made by looking at it, and choices among several trainings on it, by whatever they were compared, unless all are in "
@@ -115,9 +117,11 @@ def _guarantee(run: StatedRun, delta: float, made: int, first: str, *, alone: bo
             f"order {rdp.order:g}), and {_pair(pld)} by its PLD accountant{tighter}. Both hold; {quoted}."
         )
     if "rdp" in spent:
+        able = "pld" in accountants_of(run.event_of(made), run.adjacency)
+        why = "has none at so small a delta" if able else "would take too long for this run"
         return (
             f"This training satisfies {_pair(spent['rdp'])}-differential privacy by the RDP accountant of Google's dp-accounting "
-            f"(optimal order {spent['rdp'].order:g}). Its PLD accountant would take too long for this run."
+            f"(optimal order {spent['rdp'].order:g}). Its PLD accountant {why}."
         )
     return (
         f"This training satisfies {_pair(spent['pld'])}-differential privacy by the PLD accountant of Google's dp-accounting. "
@@ -126,11 +130,12 @@ def _guarantee(run: StatedRun, delta: float, made: int, first: str, *, alone: bo
 
 
 def _figures(run: StatedRun, delta: float, made: int) -> dict[str, Spent]:
-    """The run's ε by RDP and by PLD, where there is one."""
+    """The run's ε by RDP and by PLD, where there is one; PLD leaves about 1e-15 of δ to losses without an end."""
     event = run.event_of(made)
     names = [name for name in accountants_of(event, run.adjacency) if name != "classic"]
     of = lambda name: event_epsilon(event, delta=delta, accountant=name, adjacency=run.adjacency)
-    return {name: of(name) for name in names or ["pld"]}
+    figures = {name: of(name) for name in names or ["pld"]}
+    return {name: spent for name, spent in figures.items() if spent.epsilon < math.inf} or figures
 
 
 def _ledger(run: StatedRun, delta: float, made: int, before: Ledger) -> list[str]:

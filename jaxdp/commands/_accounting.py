@@ -4,6 +4,7 @@ Each describes a run, asks every accountant that can account it, and shows the a
 """
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from ._effects import CUTTING, Effect, check_effects
 from ._sampling import SamplingName, adjacency_of, cut_nearly_always
 
 _MOST_STEPS = 2**24
-_NAMES = {"rdp": "RDP (dp-accounting)", "pld": "PLD (dp-accounting, tighter)", "classic": "RDP, classic conversion"}
+_NAMES = {"rdp": "RDP (dp-accounting)", "pld": "PLD (dp-accounting)", "classic": "RDP, classic conversion"}
 _EPOCHS = 15
 _LENGTH = Effect(
     ("epochs",),
@@ -180,11 +181,15 @@ def _print(
     options: Question, quantity: str, run: "dpsgd.DPSGD", ask: "Callable[[str], tuple[Any, dpsgd.DPSGD]]"
 ) -> None:
     """Ask every accountant that can account the run; show the answers, and the statement of the first one's run."""
+    from ..accounting._epsilon import no_smaller
+
     found, spent, refused = {}, {}, {}
     for name in accounting.accountants_of(run.event_of(1), run.adjacency):  # of fewer steps than the run's, it may be
         try:
             found[name] = ask(name)
             spent[name] = found[name][1].spent(delta=options.delta, accountant=name)
+            if spent[name].epsilon == math.inf and found.keys() - {name}:
+                raise UsageError(f"{name} has no finite epsilon at --delta={options.delta:g}: give a larger delta")
         except UsageError as error:  # what is wrong with the question, every accountant refuses
             found.pop(name, None)
             refused[name] = error
@@ -206,30 +211,41 @@ def _print(
             "event": accounting.event_to_dict(shown.event),
             "statement": statement,
         }
-        described[quantity] = {name: value for name, (value, _) in found.items()}
+        described[quantity] = {name: value if value < math.inf else "infinite" for name, (value, _) in found.items()}
         if coarse or refused:
             described["upper_bounds_in_steps_of"] = coarse
             described["refused"] = {name: str(error) for name, error in refused.items()}
         print(json.dumps(described, indent=2))
         return
     console = Console()
-    draw = f"{shown.expected_batch_size:,g} of {shown.num_examples:,} examples"
-    table = Table(title=f"{shown.steps:,} steps, {draw} each, δ = {options.delta:g}")
+    draw = f"{shown.expected_batch_size:,.15g} of {shown.num_examples:,} examples"
+    table = Table(title=f"{shown.steps:,} steps, {draw} each, δ = {no_smaller(options.delta)}")
     for heading in ("accountant", quantity.replace("_", " "), "optimal order"):
         table.add_column(heading)
     for name in accounting.ACCOUNTANTS:
         if name not in found:
-            table.add_row(_NAMES[name], _why_not(refused.get(name)), "")
+            table.add_row(_NAMES[name], _why_not(refused.get(name), quantity), "")
             continue
         value, order = found[name][0], orders[name]
         table.add_row(
-            _NAMES[name] + (f", an upper bound in coarse steps of {coarse[name]:g}" if name in coarse else ""),
+            _name(name, quantity, found)
+            + (f", an upper bound in coarse steps of {coarse[name]:g}" if name in coarse else ""),
             _shown(quantity, value),
             "" if order is None else f"{order:g}",
         )
     console.print(table)
     console.print("For a run that is executed exactly so:\n")
     say(console, statement)
+
+
+def _name(accountant: str, quantity: str, found: dict[str, tuple[Any, Any]]) -> str:
+    """An accountant in the table; PLD is tighter than RDP, but of many steps of small losses."""
+    name = _NAMES[accountant]
+    if accountant != "pld" or "rdp" not in found:
+        return name
+    less_is_tighter = quantity in ("epsilon", "noise_multiplier")
+    tighter, other = ("pld", "rdp") if less_is_tighter else ("rdp", "pld")
+    return name.replace(")", ", tighter)") if found[tighter][0] < found[other][0] else name
 
 
 def _shown(quantity: str, value: float) -> str:
@@ -239,7 +255,9 @@ def _shown(quantity: str, value: float) -> str:
     return accounting.rounded_up(value, 5 if quantity == "noise_multiplier" else 6)
 
 
-def _why_not(refusal: UsageError | None) -> str:
+def _why_not(refusal: UsageError | None, quantity: str) -> str:
     if refusal is None:
         return "not for this run"
-    return "too much to compute" if isinstance(refusal, accounting.TooLargeError) else "none within the budget"
+    if isinstance(refusal, accounting.TooLargeError):
+        return "too much to compute"
+    return "none at so small a delta" if quantity == "epsilon" else "none within the budget"

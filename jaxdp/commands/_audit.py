@@ -129,7 +129,9 @@ def attacked_run(path: Path, attack: Attack = "loss") -> Attacked:
         raise UsageError(
             f"{path} has no canaries: train with them from the start, by jaxdp train --audit-canaries 1000"
         )
-    planted = canaries.from_bytes(canaries.read(folder.private), folder.private / canaries.FILE)
+    content = canaries.read(folder.private)
+    planted = canaries.from_bytes(content, folder.private / canaries.FILE)
+    folder.check_canaries(content)
     run = runs.load_run(path)
     assert run.summary is not None
     logs = lambda inputs: np.log(np.maximum(run.predict(inputs).astype(np.float64), _LEAST_PROBABILITY))

@@ -9,8 +9,8 @@ summary.json     what is covered by epsilon, or public, of the results, and with
                  with it the run is finished
 
 What epsilon doesn't cover, in private/, which nobody else may read (mode 700):
-run.json         the seed if one was given; while the run is under way, a secret and the data's fingerprint under it, and by what
-                 config.json and the canaries are known again
+run.json         the seed if one was given, and by what the canaries are known again; while the run is under way, a secret, from
+                 which keys follow without a seed, the data's fingerprint under it, and by what config.json is known again
 checkpoints/     while the run is under way, the two newest, with its keys; with --keep best, best/ has that epoch's model
 metrics.jsonl    one line an epoch; metrics.png shows them
 canaries.npz     with --audit-canaries, the examples that were planted, and which of them the model was trained on
@@ -50,7 +50,8 @@ TRIALS = "trials"  # the runs of a search, in PRIVATE
 _OF_A_RUN = (  # of one that has begun
     _METRICS,
     _RESULTS,
-    *(f"{PRIVATE}/{name}" for name in ("predictions.npy", "votes.npy", TRIALS)),
+    *(f"{PRIVATE}/{name}" for name in ("predictions.npy", "votes.npy", "checkpoints", "best", TRIALS)),
+    *(f"{PRIVATE}/{name}-coordinates.npy" for name in ("public", "private")),
 )
 
 
@@ -218,8 +219,8 @@ class RunFolder:
             )
 
     def check_canaries(self, content: bytes) -> None:
-        """Refuse to go on with other canaries than the run was started with."""
-        if self._secrets().get(_CANARIES) != _digest(content):
+        """Refuse other canaries than the run was started with."""
+        if self._secrets(finished=True).get(_CANARIES) != _digest(content):
             raise UsageError(
                 f"the canaries in {self.private} are not those the run was started with: the run's folder is damaged. The "
                 "same keys on other data would let anyone subtract noise, and an audit ask for other coins: bring its file back"
@@ -263,7 +264,8 @@ class RunFolder:
         for each in (self.checkpoints, self.best):
             if each.exists():
                 shutil.rmtree(each)
-        self.write_json(_SECRETS, {"seed": self._secrets(finished=True)["seed"]})
+        kept = ("seed", _CANARIES)
+        self.write_json(_SECRETS, {name: value for name, value in self._secrets(finished=True).items() if name in kept})
 
     def _secrets(self, *, finished: bool = False) -> dict[str, Any]:
         stored = self.read_json(_SECRETS)
@@ -301,9 +303,10 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any]:
         """The results of a finished run: all of them, or those that are published for those who can't read private/."""
-        name = _RESULTS if self.is_trained else "summary.json"
-        with as_written(self.path / name):
-            return {key: value for key, value in self.read_json(name).items() if key != _SEAL}
+        if self.is_trained:
+            return self.results()
+        with as_written(self.path / "summary.json"):
+            return dict(self.read_json("summary.json"))
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file, all or nothing."""

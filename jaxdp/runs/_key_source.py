@@ -33,7 +33,7 @@ class KeySource:
         described: everything that describes the run but for its data, in JSON.
         fingerprint: of what the run reads of the data, under a secret: `jaxdp.data.Fingerprints`.
         entropy: without a seed, 32 bytes of the operating system's for this run alone, from which keys follow; given where
-            several processes are to have the same, and else drawn for each key.
+            several processes are to have the same, or one that goes on the same again, and else drawn for each key.
     """
 
     seed: int | None
@@ -60,6 +60,12 @@ class KeySource:
             return hashlib.sha256(own + f"nonce, {purpose}".encode()).hexdigest()[:32]
         # Slowly, so that a published nonce doesn't let anyone try all seeds in no time.
         return hashlib.scrypt(self._material + purpose.encode(), salt=b"jaxdp nonce", n=2**14, r=8, p=1, dklen=16).hex()
+
+    def secret_for(self, purpose: str) -> bytes | None:
+        """32 bytes for the keys of a part that is a run itself; None with a seed, of which a part has one of its own."""
+        if self.seed is not None or self.entropy is None:
+            return None
+        return hashlib.sha256(self.entropy + f"secret, {purpose}".encode()).digest()
 
     def _key_from_entropy(self, purpose: str) -> Key[Array, ""]:
         if self.entropy is None:

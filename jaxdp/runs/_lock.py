@@ -26,7 +26,8 @@ def locked(path: Path, folder: Path) -> Iterator[None]:
             file.seek(0)
             raise UsageError(
                 f"{folder} is in use by {file.read().strip() or 'another process'}: two would write over each other's results "
-                f"and draw the same noise. Wait for its end, or end it and go on with --resume {folder}; or give another folder"
+                f"and draw the same noise. Wait for its end, or end it (taking {path.name} away ends nothing) and go on with "
+                f"--resume {folder}; or give another folder"
             ) from error
         except OSError as error:
             raise UsageError(

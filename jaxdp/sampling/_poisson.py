@@ -43,8 +43,9 @@ class Poisson:
     amplified: ClassVar[bool] = True
 
     def check(self, run: SampledRun) -> None:
-        """Every run's numbers will do."""
-        del run
+        """Refuse what `PoissonSampler` can't draw."""
+        count_of_examples(run.num_examples)
+        check_rate(run.sampling_rate)
 
     def sampler(self, run: SampledRun, key: Key[Array, ""], *, capacity: int) -> "PoissonSampler":
         """A `PoissonSampler`."""
@@ -164,13 +165,18 @@ def check_rate(value: float) -> float:
     """A sampling rate that 32 random bits can tell from 0, and that is at most 1."""
     rate = _checks.positive("sampling_rate", value, "give the expected batch size over num_examples")
     if not 2**-32 <= rate <= 1:
-        raise UsageError(f"sampling_rate={rate} must lie between 2^-32 and 1: a batch can't exceed the data")
+        why = (
+            "a batch can't exceed the data"
+            if rate > 1
+            else "32 random bits can't tell a smaller one from 0, expect larger batches"
+        )
+        raise UsageError(f"sampling_rate={rate} must lie between 2^-32 and 1: {why}")
     return rate
 
 
 def rate_in_words(run: SampledRun) -> str:
     """The sampling rate, as the fraction that it is and as a number."""
-    return f"{run.expected_batch_size:g}/{run.num_examples} = {run.sampling_rate:.6g}"
+    return f"{run.expected_batch_size:.15g}/{run.num_examples} = {run.sampling_rate:.6g}"
 
 
 def usual_size(num_examples: int, rate: float) -> float:

@@ -61,7 +61,7 @@ class Shuffled:
     def in_words(self, run: SampledRun) -> str:
         """How the batches were drawn, for a statement."""
         return (
-            f"Each epoch used every {run.unit} once, in shuffled batches of {run.expected_batch_size:g}. Shuffling has no "
+            f"Each epoch used every {run.unit} once, in shuffled batches of {run.expected_batch_size:.15g}. Shuffling has no "
             "amplification by sampling that could be certified, so each epoch is accounted as one Gaussian mechanism without "
             "sampling"
         )

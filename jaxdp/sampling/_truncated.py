@@ -51,8 +51,9 @@ class TruncatedPoisson:
         _checks.set_fields(self, truncated_batch_size=most)
 
     def check(self, run: SampledRun) -> None:
-        """Every run's numbers will do."""
-        del run
+        """Refuse what `TruncatedPoissonSampler` can't draw."""
+        count_of_examples(run.num_examples)
+        check_rate(run.sampling_rate)
 
     def sampler(self, run: SampledRun, key: Key[Array, ""], *, capacity: int) -> "TruncatedPoissonSampler":
         """A `TruncatedPoissonSampler`."""

@@ -93,6 +93,16 @@ def test_the_noise_for_a_budget_never_overspends_it(epsilon: float) -> None:
     assert epsilon * 0.99 < spent <= epsilon
 
 
+def test_what_a_search_by_pld_allows_plds_own_epsilon_allows() -> None:
+    """Of many steps of small losses, RDP's is the smaller: 0.0087 against 0.024."""
+    run = jaxdp.DPSGD(num_examples=50_000, expected_batch_size=5, steps=100_000, clip_norm=1.0, noise_multiplier=10.0)
+    within = run.within(epsilon=0.0175, delta=1e-5, accountant="pld")
+    assert 0.017 < within.epsilon(delta=1e-5, accountant="pld") <= 0.0175
+    asked = {"delta": 1e-5, "sample_rate": 250 / 60_000, "steps": 240, "accountant": "pld"}
+    sigma = accounting.noise_multiplier(epsilon=1e-5, **asked)
+    assert accounting.epsilon(noise_multiplier=sigma, **asked) <= 1e-5
+
+
 def test_a_step_not_made_is_not_charged() -> None:
     run = jaxdp.DPSGD(num_examples=1000, expected_batch_size=100, steps=50, clip_norm=1.0, noise_multiplier=1.0)
     assert run.epsilon(delta=1e-5, steps=0) == 0
@@ -164,6 +174,38 @@ def test_a_statement_begins_with_the_accountant_that_is_asked_for() -> None:
     assert jaxdp.accounting.rounded_up(run.epsilon(delta=1e-5)) in by_pld
     with pytest.raises(jaxdp.UsageError, match="accountant"):
         run.statement(delta=1e-5, accountant="prv")
+
+
+def test_no_more_noise_is_stated_than_there_was_and_whole_batches_to_the_last_digit() -> None:
+    numbers = {"num_examples": 20_000_000, "expected_batch_size": 1_234_567, "steps": 10, "clip_norm": 1.0}
+    run = jaxdp.DPSGD(**numbers, noise_multiplier=12.345678)
+    text = run.statement(delta=1e-9)
+    assert "standard deviation 12.3456 times that norm was added to the sum, which was then divided by 1234567," in text
+    assert "with probability 1234567/20000000 = 0.0617284 " in text
+    assert "noise multiplier 12.3456)" in run.ledger().entries[0].label
+
+
+def test_a_delta_at_which_pld_has_no_figure_is_stated_by_rdp_alone() -> None:
+    run = jaxdp.DPSGD(num_examples=10**6, expected_batch_size=1, steps=10, clip_norm=1.0, noise_multiplier=100.0)
+    assert run.epsilon(delta=1e-17, accountant="pld") == math.inf
+    text = run.statement(delta=1e-17, accountant="pld")
+    assert "Its PLD accountant has none at so small a delta." in text
+    assert "infinite" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"num_examples": 2**31}, "num_examples=2147483648 must be below 2\\^31"),
+        ({"num_examples": 10**8, "expected_batch_size": 0.01}, "32 random bits can't tell a smaller one from 0"),
+    ],
+)
+@pytest.mark.parametrize("sampling", ["poisson", "truncated_poisson"])
+def test_a_run_that_no_sampler_draws_is_not_described(changes: dict[str, Any], why: str, sampling: str) -> None:
+    numbers = {"num_examples": 1000, "expected_batch_size": 10, "steps": 3, "clip_norm": 1.0, "noise_multiplier": 1.0}
+    most = 50 if sampling == "truncated_poisson" else None
+    with pytest.raises(jaxdp.UsageError, match=why):
+        jaxdp.DPSGD(**{**numbers, **changes}, sampling=sampling, truncated_batch_size=most)
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,9 @@ def test_a_run_with_canaries_that_is_broken_off_goes_on_to_the_same_result(
     shutil.copytree(tmp_path / "run", tmp_path / "shown", ignore=shutil.ignore_patterns("private"))
     assert "isn't here: the coins stay with the run's owner" in refused(["audit", str(tmp_path / "shown")], capsys)
     assert content == (tmp_path / "whole" / "private" / canaries.FILE).read_bytes()
+    file.write_bytes(planted._replace(members=~planted.members).to_bytes())
+    assert "not those the run was started with" in refused(["audit", str(tmp_path / "run")], capsys)
+    file.write_bytes(content)
     if train is TRAIN:
         assert result(tmp_path / "run") == result(tmp_path / "whole")
     for a, b in zip(

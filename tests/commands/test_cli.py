@@ -149,6 +149,26 @@ def test_epsilon_of_the_tutorials_runs(
     assert "add" in table
 
 
+def test_pld_is_told_to_be_tighter_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    of_many_small = ["--examples", "50000", "--batch-size", "5", "--noise-multiplier", "10"]
+    for steps, said in (("100000", "PLD (dp-accounting) "), ("100", "PLD (dp-accounting, tighter)")):
+        cli.main(["epsilon", *of_many_small, "--steps", steps])
+        assert said in capsys.readouterr().out
+
+
+def test_a_delta_too_small_for_pld_is_told_and_the_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["epsilon", "--examples", "1000000", "--batch-size", "1", "--noise-multiplier", "100", "--steps", "10"]
+    cli.main([*command, "--delta", "1e-17"])
+    shown = capsys.readouterr().out
+    assert "none at so small a delta" in shown
+    assert "infinite" not in shown
+    cli.main([*command, "--delta", "1e-17", "--json"])
+    refuse = lambda constant: pytest.fail(f"{constant} is no JSON")
+    printed = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert set(printed["epsilon"]) == {"rdp", "classic"}
+    assert "no finite epsilon" in printed["refused"]["pld"]
+
+
 @pytest.mark.slow
 def test_noise_for_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["noise", "--epsilon", "1", "--batch-size", "250", "--json"])

@@ -198,7 +198,7 @@ def test_files_that_a_run_goes_on_from_are_refused_where_a_bit_of_them_is_anothe
 
     for place, names in (
         ("write", ("private/predictions.npy", "private/keys.json")),
-        ("erase_keys", ("labels.csv", "private/labels.json", "private/statement.json")),
+        ("erase_keys", ("labels.csv", "private/labels.json", "private/statement.json", "private/report.json")),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(_pipeline, place, break_off)
@@ -207,6 +207,13 @@ def test_files_that_a_run_goes_on_from_are_refused_where_a_bit_of_them_is_anothe
         capsys.readouterr()
         for name in names:
             refused_where_damaged(name)
+    with monkeypatch.context() as patch:
+        patch.setattr(_pipeline, "publish", break_off)
+        with pytest.raises(SystemExit):
+            cli.main(["pate", "--resume", str(folder)])
+    (folder / "labels.csv").unlink()
+    capsys.readouterr()
+    assert "labels.csv is gone: bring it back, it is paid for" in refused(["pate", "--resume", str(folder)], capsys)
 
 
 @pytest.mark.slow

@@ -200,6 +200,10 @@ def test_folds_evaluate_every_record_and_cost_what_their_models_cost_together(ta
         )
     )
     assert again.test_loss == folds.test_loss
+    for fold in (1, 2):  # what a fold cost follows from what is sealed
+        stated = tmp_path / "all" / f"fold-{fold}" / "statement.json"
+        stated.write_text(stated.read_text().replace('"noise_multiplier": 2.0', '"noise_multiplier": 9.0'))
+    assert train_folds(chosen).epsilon == folds.epsilon
     plain = [*options(tables, "--folds", "2", "--no-dp", epochs=1), "--output", str(tmp_path / "plain")]
     at = plain.index("--delta")
     assert train_folds(cli._parse([*plain[:at], *plain[at + 2 :]])).epsilon is None

@@ -98,6 +98,21 @@ def test_a_search_that_is_broken_off_goes_on_to_the_same_result(finished: Path, 
 
 
 @pytest.mark.slow
+def test_a_search_without_a_seed_is_one_search_wherever_it_goes_on(tmp_path: Path, monkeypatch) -> None:
+    """Its nonce names the noise of runs and scores that have not begun yet, too."""
+    monkeypatch.setattr(accounting.RandomSearch, "number_of_runs", lambda *_: 2)
+    at = SMALL.index("--seed")
+    unseeded = [*SMALL[:at], *SMALL[at + 2 :], "--batch-size", "64"]
+    interrupt_at_epoch_of(unseeded, 2, tmp_path / "run", monkeypatch)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    for folder in ("run", "copy"):
+        cli.main(["tune", "--resume", str(tmp_path / folder)])
+    assert result(tmp_path / "run") == result(tmp_path / "copy")
+    trials = [(tmp_path / folder / "private" / "search.json").read_text() for folder in ("run", "copy")]
+    assert trials[0] == trials[1]
+
+
+@pytest.mark.slow
 def test_a_search_is_not_gone_on_with_where_a_digit_of_its_noise_is_another(
     tmp_path: Path, monkeypatch, capsys
 ) -> None:
@@ -179,6 +194,14 @@ def test_delta_is_below_one_over_all_records_that_a_search_of_a_table_sees(tmp_p
 def test_a_search_takes_no_runs_of_another_that_was_broken_off(tmp_path: Path) -> None:
     (tmp_path / "private" / "trials" / "1").mkdir(parents=True)
     with pytest.raises(jaxdp.UsageError, match="holds private/trials of another run"):
+        RunFolder.create(tmp_path)
+
+
+@pytest.mark.parametrize("left", ["checkpoints", "best", "public-coordinates.npy", "private-coordinates.npy"])
+def test_nothing_of_another_run_is_taken_for_a_new_ones(left: str, tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / left).touch()
+    with pytest.raises(jaxdp.UsageError, match=f"holds private/{left} of another run"):
         RunFolder.create(tmp_path)
 
 

@@ -47,6 +47,14 @@ def test_of_one_entropy_every_process_has_the_same_keys_and_no_two_purposes_have
     assert len({each.nonce(purpose) for each in (first, another) for purpose in ("run", "parameters")}) == 4
 
 
+def test_parts_of_a_run_have_secrets_of_their_own_from_its_entropy_and_with_a_seed_none() -> None:
+    first, again = (KeySource(None, "a search", Fingerprints(DATA), b"e" * 32) for _ in range(2))
+    parts = [first.secret_for(f"run {i}") for i in range(3)]
+    assert parts == [again.secret_for(f"run {i}") for i in range(3)]
+    assert len({b"e" * 32, *parts}) == 4
+    assert source().secret_for("run 0") is source(seed=None).secret_for("run 0") is None
+
+
 def test_without_a_seed_every_key_and_nonce_is_new() -> None:
     alike = [source(seed=None) for _ in range(4)]
     assert len({words(each.key("run")) for each in alike}) == 4

@@ -14,7 +14,7 @@ from command import interrupt_at_epoch_of, refused, result
 import jaxdp
 from jaxdp import _processes, cli
 from jaxdp.clipping import Quantile
-from jaxdp.commands.train import _config
+from jaxdp.commands.train import _config, _job
 from jaxdp.runs import Checkpoint, CheckpointFolder, _loop
 from jaxdp.runs._folder import RunFolder
 
@@ -67,6 +67,32 @@ def test_an_interrupted_run_resumes_to_the_same_result(
     assert result(tmp_path / "run") == undisturbed
     seconds = [record["seconds"] for record in RunFolder(tmp_path / "run").metrics()]
     assert seconds == sorted(seconds), "the time is that of both processes"
+
+
+@pytest.mark.slow
+def test_a_run_without_a_seed_is_one_run_wherever_it_goes_on_before_its_first_checkpoint(
+    options: list[str], tmp_path: Path, monkeypatch
+) -> None:
+    """Its nonce is published, and names one noise."""
+    at = options.index("--seed")
+    unseeded = [*options[:at], *options[at + 2 :], "--output", str(tmp_path / "run")]
+
+    def break_off(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_job.Job, "_train", break_off)
+        with pytest.raises(SystemExit):
+            cli.main(unseeded)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    for folder in ("run", "copy"):
+        cli.main(["train", "--resume", str(tmp_path / folder)])
+    assert result(tmp_path / "run") == result(tmp_path / "copy")
+    assert "secret" not in (tmp_path / "run" / "private" / "run.json").read_text()
+    summary = tmp_path / "copy" / "private" / "summary.json"
+    summary.write_text(summary.read_text().replace('"noise_multiplier": 2.0', '"noise_multiplier": 9.0'))
+    with pytest.raises(jaxdp.UsageError, match="is not as it was written"):
+        jaxdp.load_run(tmp_path / "copy")
 
 
 @pytest.mark.slow

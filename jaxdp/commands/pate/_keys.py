@@ -26,7 +26,8 @@ def read_key(folder: RunFolder, name: str) -> Any:
     words = folder.read_sealed_json(_FILE)[name]
     if words is None:
         raise UsageError(
-            f"{folder.path} has erased its key of the {name}, and is not finished with them: start the run anew"
+            f"{folder.path} has made its labels and erased its key of the {name}, and labels.csv is gone: bring it back, it is "
+            "paid for. Another run makes other labels, which cost again, and both costs add up"
         )
     return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=_checks.THREEFRY)
 

@@ -48,7 +48,7 @@ from ...pate._teachers import check_batch_size
 from ...runs._checkpoint import Checkpoint, CheckpointFolder, save_model
 from ...runs._device import in_words, use_device
 from ...runs._finished import FinishedRun, load_run
-from ...runs._folder import PRIVATE, RunFolder, as_written, close_to_others, new_path, still_new
+from ...runs._folder import RunFolder, as_written, close_to_others, new_path, still_new
 from ...runs._key_source import KeySource
 from ...runs._loop import Loop, Totals
 from ...runs._report import HELD_BACK, TEST_SET, progress_display, rows_shown, say
@@ -59,7 +59,7 @@ from ._keys import KEYS, SECRET, erase_keys, read_key, write_keys
 from ._options import PateOptions
 from ._plots import plot_student
 from ._recipe import student_model, student_step
-from ._release import labels_of, publish, release, stated, write
+from ._release import kept_figures, labels_of, publish, release, stated, write
 from ._report import summary_table
 from ._teach import rows_of_queries, teach
 
@@ -222,6 +222,7 @@ class _Job:
         """Do what is not done yet once the teachers have predicted; without predictions there are labels."""
         if predictions is not None:
             self._label(model, predictions)
+        kept_figures(self.folder)  # which are shown at the end: what is damaged is told before a student learns
         erase_keys(self.folder, *SECRET)
         publish(self.folder, self._notes())
         self._check_answers()
@@ -395,7 +396,7 @@ def _checkpoint(state: TrainState, totals: Totals, metrics: Sequence[dict[str, A
 
 def _show(folder: RunFolder, console: Console) -> None:
     """Show what came out, to whoever started the run."""
-    console.print(summary_table(folder.summary(), folder.read_json(f"{PRIVATE}/report.json")))
+    console.print(summary_table(folder.summary(), kept_figures(folder)))
     say(console, (folder.path / "statement.txt").read_text("utf-8"))
 
 

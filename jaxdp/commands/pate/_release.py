@@ -31,6 +31,7 @@ from ._plots import plot_agreement, plot_epsilon
 from ._predictions import read_labels, write_labels
 
 _SEAL = f"{PRIVATE}/labels.json"  # by which the labels are known again
+_FIGURES = f"{PRIVATE}/report.json"  # what it cost, by the votes, too
 _TO_STATE = f"{PRIVATE}/statement.json"  # the statement before it says anything of keys
 _ELSEWHERE = (
     "All of this holds where no record was seen by more than one teacher, so that it moves at most one teacher's vote on each "
@@ -163,7 +164,7 @@ def write(
     plot_epsilon(report, released.answered, private / "epsilon.png")
     for name in ("votes.npy", "votes.png", "epsilon.png"):
         close_to_others(private / name)
-    folder.write_json(f"{PRIVATE}/report.json", all_figures(report))
+    folder.write_sealed_json(_FIGURES, all_figures(report))
     text = statement(report, records, of_records, released.before_student) + _noted(notes)
     told = {"ledger": report.ledger(nonce=nonce).to_dict(), "statement": text}
     folder.write_sealed_json(_TO_STATE, {**public_figures(report), **told})
@@ -175,9 +176,14 @@ def labels_of(
     folder: RunFolder,
 ) -> tuple[Int[np.ndarray, " asked"], Int[np.ndarray, " asked"], Bool[np.ndarray, " asked"]]:
     """What `read_labels` finds in a run's folder; raises `UsageError` where it isn't what was written."""
-    found = read_labels(folder.path / "labels.csv")
+    path = folder.path / "labels.csv"
+    said = f"{path} is not as it was written: bring back the run's own file"
+    try:
+        found = read_labels(path)
+    except UsageError as error:
+        raise UsageError(said) from error
     if folder.read_sealed_json(_SEAL)["labels"] != _digest(*found):
-        raise UsageError(f"{folder.path / 'labels.csv'} is not as it was written: bring back the run's own file")
+        raise UsageError(said)
     return found
 
 
@@ -186,6 +192,11 @@ def _digest(*arrays: np.ndarray) -> str:
     for array in arrays:
         digest.update(np.asarray(array, np.int64).tobytes())
     return digest.hexdigest()
+
+
+def kept_figures(folder: RunFolder) -> dict[str, Any]:
+    """What the labels cost, by the votes, too: private."""
+    return folder.read_sealed_json(_FIGURES)
 
 
 def stated(folder: RunFolder) -> dict[str, Any]:

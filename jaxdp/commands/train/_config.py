@@ -16,11 +16,13 @@ from ._plan import Plan
 from ._problem import Problem
 
 
-def config_of(options: TrainOptions, plan: Plan, problem: Problem, spent_before: Ledger) -> dict[str, Any]:
+def config_of(
+    options: TrainOptions, plan: Plan, problem: Problem, spent_before: Ledger, secret: bytes
+) -> dict[str, Any]:
     """The part of a run that is published before it begins: neither its seed nor anything that the data tell for nothing."""
     plan_in_json = {**vars(plan), "run": plan.run.to_dict() if plan.run else None}
     config = {**of_problem(options, problem, spent_before), "plan": plan_in_json}
-    return {**config, "nonce": keys_of(options, config, problem, None).nonce("run")}
+    return {**config, "nonce": keys_of(options, config, problem, secret).nonce("run")}
 
 
 def of_problem(options: TrainOptions, problem: Problem, spent_before: Ledger) -> dict[str, Any]:
@@ -38,10 +40,10 @@ def in_config(problem: Problem) -> dict[str, Any]:
     return {"model": problem.described, "network": problem.model.described}
 
 
-def keys_of(options: TrainOptions, config: dict[str, Any], problem: Problem, entropy: bytes | None) -> KeySource:
-    """Where the keys of a run come from, by its config as it is or will be written; `entropy` is as `KeySource` takes it."""
+def keys_of(options: TrainOptions, config: dict[str, Any], problem: Problem, secret: bytes) -> KeySource:
+    """Where the keys of a run come from, by its config and, without a seed, its secret, as they are or will be written."""
     description = described(json.loads(json.dumps(config)))
-    return KeySource(options.seed, description, problem.fingerprint, entropy)
+    return KeySource(options.seed, description, problem.fingerprint, secret)
 
 
 def described(config: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from rich.console import Console
 from ..._errors import UsageError
 from ..._interrupts import resumable, stop_here
 from ...accounting import Ledger, rounded_up
+from ...dpsgd._run import DPSGD
 from ...runs._finished import FinishedRun
 from ...runs._folder import PRIVATE, RunFolder, as_written, new_path
 from ...runs._report import say, two_columns
@@ -154,9 +155,11 @@ def _cost(options: TrainOptions, runs: tuple[FinishedRun, ...]) -> float:
 def _own(run: FinishedRun, before: Ledger, options: TrainOptions) -> Ledger:
     """What a model spent itself, where all that it began after is in the ledger as it is now: that may have grown since."""
     folder = RunFolder(run.path)
+    folder.results()  # refuses a config.json that isn't as it was written, from which all follows
     with as_written(folder.path / "config.json"):
-        begun = int(folder.read_json("config.json")["in_ledger"])
-        ledger = Ledger.from_dict(folder.read_json("statement.json")["ledger"])
+        config = folder.read_json("config.json")
+        begun, of_run = int(config["in_ledger"]), DPSGD.from_dict(config["plan"]["run"]).ledger(nonce=config["nonce"])
+        ledger = Ledger.from_dict(config["spent_before"]).extend(of_run)
     if ledger.entries[:begun] != before.entries[:begun]:
         raise UsageError(
             f"{folder.path} began after other expenses than --ledger={options.ledger} has now: what all models cost together "

@@ -56,6 +56,7 @@ class Setting:
     started: float
     held: ExitStack
     problem: Problem | None = None  # what the run is of, where that isn't to be read
+    secret: bytes | None = None  # of one of several runs that are accounted together: drawn for all of them
 
 
 @dataclass
@@ -143,7 +144,8 @@ class Job:
 
     def _begun(self, step: Any, checkpoints: CheckpointFolder | None) -> tuple[Checkpoint, bool]:
         """From where to go on: the newest checkpoint, or the state before the first step; and whether it has stopped there."""
-        keys = keys_of(self.options, self.config, self.problem, self.setting.entropy)
+        secret = from_first(lambda: self.folder.secret)
+        keys = keys_of(self.options, self.config, self.problem, secret)
         params, key = self.problem.model.init(keys.key("parameters")), keys.key("run")
         if self.plan.run is None:
             fresh = step.init(params, key)._replace(spent_before=self.spent_before)

@@ -62,10 +62,13 @@ def train_in_folder(options: TrainOptions, console: Console | None = None) -> Pa
     return path
 
 
-def train_quietly(options: TrainOptions, console: Console, problem: Problem | None = None) -> Path:
+def train_quietly(
+    options: TrainOptions, console: Console, problem: Problem | None = None, secret: bytes | None = None
+) -> Path:
     """The same without the results at its end, and what they promise: for one of several runs that are accounted together.
 
-    Given `problem`, the run is of that, and nothing is read again.
+    Given `problem`, the run is of that, and nothing is read again. Given `secret`, 32 bytes, its keys follow from that if it has
+    no seed: it is the same run wherever it is made.
     """
     options.check()
     started = time.perf_counter()
@@ -80,7 +83,7 @@ def train_quietly(options: TrainOptions, console: Console, problem: Problem | No
         devices.connect()
         entropy = from_first(lambda: os.urandom(32)) if several() else None
         begin = _new if options.resume is None else _resumed
-        return begin(options, Setting(path, devices, console, entropy, started, held, problem))
+        return begin(options, Setting(path, devices, console, entropy, started, held, problem, secret))
 
 
 def _new(options: TrainOptions, setting: Setting) -> Path:
@@ -97,9 +100,10 @@ def _new(options: TrainOptions, setting: Setting) -> Path:
         return problem, spent_before, spent, resolve_plan(options, problem.examples, spent)
 
     problem, in_ledger, spent_before, plan = all_well(prepared)
-    config = config_of(options, plan, problem, spent_before) | {"in_ledger": len(in_ledger.entries)}
-    secret = from_first(lambda: secrets.token_bytes(32))
-    _agree_on_data(problem, secret, keys_of(options, config, problem, setting.entropy))
+    secret = from_first(lambda: setting.secret or secrets.token_bytes(32))
+    config = config_of(options, plan, problem, spent_before, secret) | {"in_ledger": len(in_ledger.entries)}
+    keys = keys_of(options, config, problem, secret)
+    _agree_on_data(problem, secret, keys)
 
     def begun() -> RunFolder:
         folder = RunFolder.create(still_new(setting.path, options.output, _name(options)))
@@ -107,8 +111,7 @@ def _new(options: TrainOptions, setting: Setting) -> Path:
         folder.refuse_begun()  # nothing is written into what another process has begun and left since
         of_canaries = None
         if options.audit_canaries is not None:
-            key = keys_of(options, config, problem, setting.entropy).key("canaries")
-            of_canaries = drawn(options, problem, key).to_bytes()
+            of_canaries = drawn(options, problem, keys.key("canaries")).to_bytes()
             folder.write_bytes(f"{PRIVATE}/{canaries.FILE}", of_canaries)
         if files is not None:
             keep_files(folder, files)
@@ -149,7 +152,7 @@ def _resumed(options: TrainOptions, setting: Setting) -> Path:
     job = _job_of(options, setting, folder, problem)
     if not job.is_trained:  # of which the fingerprint may be erased already
         secret = from_first(lambda: job.folder.secret)
-        keys = keys_of(options, job.config, problem, setting.entropy)
+        keys = keys_of(options, job.config, problem, secret)
         _agree_on_data(problem, secret, keys)
 
         def checked() -> None:

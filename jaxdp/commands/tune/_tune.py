@@ -139,7 +139,7 @@ class _Search:
             output=path,
             resume=path if begun else None,
         )
-        train_quietly(of_run, self.console, self.problem)
+        train_quietly(of_run, self.console, self.problem, self.keys.secret_for(f"run {i}"))
         made = DPSGD.from_dict(RunFolder(path).read_json("config.json")["plan"]["run"])
         if made.event != event_of_run(self.options, self.price, trial.batch_size):
             raise UsageError(f"{path} is not the run that was accounted: start the search anew, and report this")
@@ -240,13 +240,14 @@ def _new(options: TuneOptions, path: Path, devices: Devices, console: Console, h
             "event": event_to_dict(found.event),
         },
     }
-    keys = _keys(options, config, problem)
+    secret = secrets.token_bytes(32)
+    keys = _keys(options, config, problem, secret)
     config |= {"nonce": keys.nonce("search")}
     folder = RunFolder.create(path)
     held.enter_context(folder.locked())
     folder.refuse_begun()  # nothing is written into what another process has begun and left since
     keep_trials(folder, drawn(options, options.sizes(problem.examples), keys))
-    folder.begin(config, options.seed, problem.fingerprint, secrets.token_bytes(32))
+    folder.begin(config, options.seed, problem.fingerprint, secret)
     return _Search(options, folder, problem, found, keys, json.loads(json.dumps(config)), console, started)
 
 
@@ -263,7 +264,7 @@ def _resumed(options: TuneOptions, path: Path, devices: Devices, console: Consol
         paid = Price(int(found["num_examples"]), noise, float(found["score_noise"]), event_from_dict(found["event"]))
     held.enter_context(folder.locked())
     problem = problem_for(options, devices, console, Ledger())
-    keys = _keys(options, config, problem)
+    keys = _keys(options, config, problem, None if folder.is_trained else folder.secret)
     if not folder.is_trained:
         folder.check_data(problem.fingerprint, in_config(problem))
         check_seed(folder.path, keys, config["nonce"], "search")
@@ -292,8 +293,8 @@ def _drawn(trial: Trial) -> dict[str, Any]:
     return {name: getattr(trial, name) for name in ("lr", "clip_norm", "batch_size", "seed")}
 
 
-def _keys(options: TuneOptions, config: dict[str, Any], problem: Problem) -> KeySource:
-    """Where the keys of a search come from, by its config as it is or will be written."""
+def _keys(options: TuneOptions, config: dict[str, Any], problem: Problem, secret: bytes | None) -> KeySource:
+    """Where the keys of a search come from, by its config and, without a seed, its secret, as they are or will be written."""
     matters = [
         _options.that_matter(options),
         config["search"],
@@ -301,4 +302,4 @@ def _keys(options: TuneOptions, config: dict[str, Any], problem: Problem) -> Key
         config["model"],
         config["network"],
     ]
-    return KeySource(options.seed, ["tune", *json.loads(json.dumps(matters))], problem.fingerprint)
+    return KeySource(options.seed, ["tune", *json.loads(json.dumps(matters))], problem.fingerprint, secret)
