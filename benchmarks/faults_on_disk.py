@@ -18,6 +18,7 @@ from jobs_to_break import Job, Started, jobs, said
 from rich.progress import track
 
 WRONG = "WRONG"
+_LABELLED = "labels.csv"  # of PATE: what is released
 SAME, REFUSED = "the same end", "refused in one line"
 _OWN_PLACE = re.compile(re.escape(tempfile.gettempdir()) + r"/[^/\s]+/")  # of no interest in what was said
 _ROOM = 72 * 2**20  # a disk on which a run begins
@@ -38,16 +39,17 @@ def tried(all_jobs: list[Job], room: Path) -> list[Fault]:
     train, canaries, pate, _ = all_jobs
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         tasks = [task for job in (train, canaries, pate) for task in _damages(job, room)]
+        tasks += _damages(pate, room, _LABELLED)
         tasks += [partial(_two_at_once, job, room) for job in (train, pate)]
         found = list(track(pool.map(lambda task: task(), tasks), "damage", total=len(tasks)))
     found += [_other_data(train, room), *(_disks() if _can_mount() else [])]
     return found
 
 
-def _damages(job: Job, room: Path) -> Iterator[Callable[[], Fault]]:
-    """Every file of a run that was broken off, of its newest checkpoint alone, in every way."""
-    broken, whole = room / f"{job.name}-broken", room / f"{job.name}-whole-1"
-    _break_off(job, broken)
+def _damages(job: Job, room: Path, late: str | None = None) -> Iterator[Callable[[], Fault]]:
+    """Every file of a run that was broken off, of its newest checkpoint alone, in every way; `late`, when that file was there."""
+    broken, whole = room / f"{job.name}-{late or 'broken'}", room / f"{job.name}-whole-1"
+    _break_off(job, broken, late)
     names = sorted(path.relative_to(broken) for path in broken.rglob("*") if path.is_file() and path.name != "lock")
     steps = [
         int(name.parts[2]) for name in names if name.parent.parts[1:2] == ("checkpoints",) and name.parts[2].isdigit()
@@ -58,12 +60,12 @@ def _damages(job: Job, room: Path) -> Iterator[Callable[[], Fault]]:
                 yield partial(_damaged, job, broken, whole, name, what)
 
 
-def _break_off(job: Job, folder: Path) -> None:
-    """Killed when there are two checkpoints beside the first, or the votes of teachers."""
+def _break_off(job: Job, folder: Path, late: str | None = None) -> None:
+    """Killed when there are two checkpoints beside the first, or the votes of teachers, or the file `late`."""
     process = Started(job.new(folder))
     checkpoints = lambda: list((folder / "private" / "checkpoints").glob("[1-9]*[0-9]"))
     enough = lambda: len(checkpoints()) > 1 or (folder / "private" / "votes.npy").exists()
-    process.until(enough)
+    process.until(enough if late is None else (folder / late).exists)
     process.kill()
     process.wait()
     if process.returncode != -signal.SIGKILL:

@@ -167,9 +167,10 @@ def _end_of_training(folder: Path) -> str:
 
 
 def _end_of_pate(folder: Path) -> str:
-    """The student to the bit, the labels, epsilon and what it was paid for."""
+    """The student to the bit, the labels, epsilon and what it was paid for, also by the votes."""
     run = jaxdp.load_run(folder)
-    return _digest(*_bits(run.params), (folder / "labels.csv").read_bytes(), _stated(folder))
+    files = ((folder / name).read_bytes() for name in ("labels.csv", "private/report.json"))
+    return _digest(*_bits(run.params), *files, _stated(folder))
 
 
 def _stated(folder: Path) -> Any:

@@ -192,6 +192,7 @@ def _print(
                 raise UsageError(f"{name} has no finite epsilon at --delta={options.delta:g}: give a larger delta")
         except UsageError as error:  # what is wrong with the question, every accountant refuses
             found.pop(name, None)
+            spent.pop(name, None)
             refused[name] = error
     if not found:
         raise next(iter(refused.values()))

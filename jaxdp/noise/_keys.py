@@ -5,13 +5,16 @@ alike says nothing about the noise by who was drawn.
 """
 
 import enum
+import functools
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import numpy as np
 from jax.core import Tracer
+from jax.extend.core import get_opaque_trace_state
 from jaxtyping import Array, Key, UInt32
 
 from .. import _checks
@@ -82,14 +85,14 @@ def key_from_entropy(*, same_in_all_processes: bool | None = None) -> jax.Array:
         A scalar key array of the generator "threefry2x32", whichever is JAX's default.
 
     Raises:
-        UsageError: in several processes, where it isn't said whose key it is; within `jax.jit`, a loop of JAX's or whatever else
-            traces: the key would become a constant of the program.
+        UsageError: in several processes, where it isn't said whose key it is; within `jax.jit`, `jax.vmap`, a loop of JAX's or
+            whatever else traces: the key would become a constant of the program, or one for all copies.
     """
-    if isinstance(jax.numpy.zeros(()), Tracer):
+    if _trace_state() != _untraced():
         raise UsageError(
-            "key_from_entropy is called within a function that JAX traces (jax.jit, jax.lax.scan or map): it would be drawn "
-            "once, and every call and every step would get the same noise, so that their difference has none. Make the key "
-            "outside and hand it over as an argument, or as many as there are steps by jax.random.split"
+            "key_from_entropy is called within a function that JAX traces (jax.jit, jax.vmap, jax.lax.scan or map): it would be "
+            "drawn once, and every call and every step would get the same noise, so that their difference has none. Make the key "
+            "outside and hand it over as an argument, or as many as there are steps or copies by jax.random.split"
         )
     if same_in_all_processes is not None:
         same_in_all_processes = _checks.flag("same_in_all_processes", same_in_all_processes)
@@ -100,6 +103,18 @@ def key_from_entropy(*, same_in_all_processes: bool | None = None) -> jax.Array:
             "them, for one run of all; or False for a run of this process alone"
         )
     return key_of_bytes(from_first(lambda: os.urandom(64)) if same_in_all_processes else os.urandom(64))
+
+
+def _trace_state() -> Any:
+    """Which transformation of JAX's is at work, also `jax.vmap`, within which what depends on no argument is no tracer."""
+    return get_opaque_trace_state(convention="nnx")
+
+
+@functools.cache
+def _untraced() -> Any:
+    """The same where none is, as in a thread that has only begun."""
+    with ThreadPoolExecutor(1) as fresh:
+        return fresh.submit(_trace_state).result()
 
 
 def key_of_bytes(material: bytes) -> Key[Array, ""]:

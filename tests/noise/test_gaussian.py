@@ -208,7 +208,8 @@ def test_odd_shapes_scalars_and_empty_leaves_are_drawn() -> None:
 def test_a_key_from_entropy_is_refused_where_a_program_would_keep_it() -> None:
     drawn = lambda x: x + jax.random.uniform(key_from_entropy())
     in_a_loop = lambda x: jax.lax.map(drawn, jnp.full(2, x))
-    for fn in (jax.jit(drawn), in_a_loop, jax.checkpoint(drawn), jax.jit(jax.grad(drawn))):
+    of_copies = lambda x: jax.vmap(lambda _: key_from_entropy())(jnp.full(2, x))
+    for fn in (jax.jit(drawn), in_a_loop, jax.checkpoint(drawn), jax.jit(jax.grad(drawn)), of_copies):
         with pytest.raises(UsageError, match="every call and every step would get the same noise"):
             fn(1.0)
     assert drawn(1.0) != drawn(1.0)
