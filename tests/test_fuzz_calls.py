@@ -30,6 +30,7 @@ RESULTS = {  # what functions return, which nobody needs to make, and what other
         "Groups",
         "Explanation",
         "LeafReport",
+        "NoFigureError",
         "TooLargeError",
         "QuantileState",
         "ClipRule",

@@ -8,6 +8,7 @@ from ._calibration import (
 )
 from ._epsilon import (
     ACCOUNTANTS as ACCOUNTANTS,
+    NoFigureError as NoFigureError,
     Spent as Spent,
     accountants_of as accountants_of,
     epsilon as epsilon,

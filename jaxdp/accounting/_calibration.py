@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .. import _checks
 from .._errors import UsageError
-from ._epsilon import PLD_INTERVAL, accountants_of, epsilon_at_interval, fresh_accountant
+from ._epsilon import PLD_INTERVAL, NoFigureError, accountants_of, epsilon_at_interval, fresh_accountant
 from ._events import poisson_event
 from ._grid import TooLargeError
 from ._ledger import Ledger
@@ -130,7 +130,10 @@ class Budget:
         """ε; infinite where noise is too small to be accounted.
 
         For PLD's its own in coarse steps, which is told sooner, where that is enough. RDP's is a bound on what is lost, and none
-        on PLD's ε, which of many steps of small losses is the larger: it counts where PLD can't be computed.
+        on PLD's ε, which of many steps of small losses is the larger: it counts where PLD would be too large to compute.
+
+        Raises:
+            NoFigureError: where PLD's is infinite and RDP's isn't.
         """
         told_by = lambda name, interval: (
             epsilon_at_interval(ledger.event, self.delta, name, ledger.adjacency, interval).epsilon
@@ -140,15 +143,17 @@ class Budget:
             if self.accountant == "pld":
                 if "rdp" in accountants_of(ledger.event, ledger.adjacency):
                     by_rdp = told_by("rdp", self.interval)
-                if (
-                    self.interval < _COARSE and not self.epsilon / 2 < by_rdp < math.inf
-                ):  # else half is hardly enough for PLD
+                # Where RDP's is more than half of it, that is hardly enough for PLD's in coarse steps.
+                if self.interval < _COARSE and not self.epsilon / 2 < by_rdp < math.inf:
                     bound = told_by("pld", _COARSE)
                     if bound <= self.epsilon / 2:
                         return bound
-            return told_by(self.accountant, self.interval)
+            cost = told_by(self.accountant, self.interval)
         except (BeyondReachError, TooLargeError):
             return by_rdp
+        if self.accountant == "pld" and by_rdp < cost == math.inf:
+            raise NoFigureError(self.delta)
+        return cost
 
 
 def least_noise(budget: Budget, event_of: Callable[[float], "DpEvent"]) -> float:
@@ -226,10 +231,12 @@ def noise_multiplier(
         adjacency: "add_or_remove_one", "replace_special" or "replace_one".
 
     Returns:
-        σ, in units of the clip norm, at least 1/16. `jaxdp.accounting.epsilon` at this σ is never above `epsilon`.
+        σ, in units of the clip norm, at least 1/16. `jaxdp.accounting.epsilon` at this σ is never above `epsilon`; by "pld" σ is
+        RDP's where PLD would take too long.
 
     Raises:
-        UsageError: for values out of range, or a budget so small that no noise multiplier up to 2^20 meets it.
+        UsageError: for values out of range, a budget so small that no noise multiplier up to 2^20 meets it, or by "pld" a δ so
+            small that it has no finite ε.
 
     Examples:
         >>> print(f"{noise_multiplier(epsilon=1.0, delta=1e-5, sample_rate=250 / 60_000, steps=3600):.4f}")
@@ -267,7 +274,7 @@ def steps(
         allows, where PLD would take too long.
 
     Raises:
-        UsageError: for values out of range.
+        UsageError: for values out of range, or by "pld" a δ so small that it has no finite ε.
 
     Examples:
         >>> steps(epsilon=1.0, delta=1e-5, noise_multiplier=1.3, sample_rate=250 / 60_000)
@@ -303,10 +310,11 @@ def batch_size(
         adjacency: "add_or_remove_one", "replace_special" or "replace_one".
 
     Returns:
-        The batch size, at most `num_examples`; 0 where a batch of one example is too much.
+        The batch size, at most `num_examples`; 0 where a batch of one example is too much; by "pld" RDP's where PLD would take
+        too long.
 
     Raises:
-        UsageError: for values out of range.
+        UsageError: for values out of range, or by "pld" a δ so small that it has no finite ε.
 
     Examples:
         >>> batch_size(epsilon=1.0, delta=1e-5, noise_multiplier=1.3, num_examples=60_000, steps=3600)

@@ -37,6 +37,16 @@ ACCOUNTANTS = ("rdp", "pld", "classic")
 PLD_INTERVAL = 1e-4  # dp-accounting's own
 
 
+class NoFigureError(UsageError):
+    """A δ so small that privacy loss distributions have no finite ε, where Rényi differential privacy has one."""
+
+    def __init__(self, delta: float) -> None:
+        super().__init__(
+            f"delta={delta:g}: the PLD accountant has no finite epsilon at so small a delta, for it counts about 1e-15 as lost "
+            "altogether: take the RDP accountant, or a larger delta"
+        )
+
+
 @dataclass(frozen=True)
 class Spent:
     """The cost of an event: (ε, δ) by an accountant, and the Rényi order α at which it was found (None for "pld").

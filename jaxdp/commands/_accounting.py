@@ -189,7 +189,7 @@ def _print(
             found[name] = ask(name)
             spent[name] = found[name][1].spent(delta=options.delta, accountant=name)
             if spent[name].epsilon == math.inf and found.keys() - {name}:
-                raise UsageError(f"{name} has no finite epsilon at --delta={options.delta:g}: give a larger delta")
+                raise accounting.NoFigureError(options.delta)
         except UsageError as error:  # what is wrong with the question, every accountant refuses
             found.pop(name, None)
             spent.pop(name, None)
@@ -225,7 +225,7 @@ def _print(
         table.add_column(heading)
     for name in accounting.ACCOUNTANTS:
         if name not in found:
-            table.add_row(_NAMES[name], _why_not(refused.get(name), quantity), "")
+            table.add_row(_NAMES[name], _why_not(refused.get(name)), "")
             continue
         value, order = found[name][0], orders[name]
         table.add_row(
@@ -256,9 +256,9 @@ def _shown(quantity: str, value: float) -> str:
     return accounting.rounded_up(value, 5 if quantity == "noise_multiplier" else 6)
 
 
-def _why_not(refusal: UsageError | None, quantity: str) -> str:
+def _why_not(refusal: UsageError | None) -> str:
     if refusal is None:
         return "not for this run"
     if isinstance(refusal, accounting.TooLargeError):
         return "too much to compute"
-    return "none at so small a delta" if quantity == "epsilon" else "none within the budget"
+    return "none at so small a delta" if isinstance(refusal, accounting.NoFigureError) else "none within the budget"

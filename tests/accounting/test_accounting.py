@@ -188,6 +188,9 @@ def test_no_more_noise_is_stated_than_there_was_and_whole_batches_to_the_last_di
 def test_a_delta_at_which_pld_has_no_figure_is_stated_by_rdp_alone() -> None:
     run = jaxdp.DPSGD(num_examples=10**6, expected_batch_size=1, steps=10, clip_norm=1.0, noise_multiplier=100.0)
     assert run.epsilon(delta=1e-17, accountant="pld") == math.inf
+    for search in (run.with_noise_for, run.within):
+        with pytest.raises(accounting.NoFigureError, match="take the RDP accountant, or a larger delta"):
+            search(epsilon=1.0, delta=1e-17, accountant="pld")
     text = run.statement(delta=1e-17, accountant="pld")
     assert "Its PLD accountant has none at so small a delta." in text
     assert "infinite" not in text

@@ -213,7 +213,9 @@ def test_files_that_a_run_goes_on_from_are_refused_where_a_bit_of_them_is_anothe
             cli.main(["pate", "--resume", str(folder)])
     (folder / "labels.csv").unlink()
     capsys.readouterr()
-    assert "labels.csv is gone: bring it back, it is paid for" in refused(["pate", "--resume", str(folder)], capsys)
+    assert "labels.csv is gone: bring it back, its labels are paid for" in refused(
+        ["pate", "--resume", str(folder)], capsys
+    )
 
 
 @pytest.mark.slow

@@ -25,9 +25,10 @@ def read_key(folder: RunFolder, name: str) -> Any:
     """One of the run's keys."""
     words = folder.read_sealed_json(_FILE)[name]
     if words is None:
+        made, file = ("labels", "labels.csv") if name in SECRET else ("student", f"{PRIVATE}/summary.json")
         raise UsageError(
-            f"{folder.path} has made its labels and erased its key of the {name}, and labels.csv is gone: bring it back, it is "
-            "paid for. Another run makes other labels, which cost again, and both costs add up"
+            f"{folder.path} has made its {made} and erased its key of the {name}, and {file} is gone: bring it back, its labels "
+            "are paid for. Another run makes others, which cost again, and both costs add up"
         )
     return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=_checks.THREEFRY)
 
