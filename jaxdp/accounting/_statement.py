@@ -7,7 +7,7 @@ from .. import _checks
 from ..clipping import ClipRule
 from ..sampling import SampledRun
 from ._adjacency import IN_WORDS
-from ._epsilon import ACCOUNTANTS, Spent, accountants_of, event_epsilon, no_larger, no_smaller, rounded_up
+from ._epsilon import ACCOUNTANTS, Spent, accountants_of, event_epsilon, no_smaller, rounded_up
 from ._ledger import Ledger
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ def statement(
         Ledger(adjacency=run.adjacency, unit=run.unit).check_like(spent_before)  # also of a run that has made no step
     made = run.steps if steps is None else _checks.whole("steps", steps, "give a number of the run's steps")
     unit, several = run.unit_in_words
-    noise = run.noise.in_words(float(no_larger(run.noise_multiplier_of_sum)))
     before = spent_before or Ledger(adjacency=run.adjacency, unit=run.unit)
     return "\n\n".join(
         [
@@ -88,8 +87,8 @@ def statement(
             f"Unit and adjacency: {unit}; two data sets are neighbours if {IN_WORDS[run.adjacency].format(unit=run.unit)}. The "
             f"number of {several}, {run.num_examples:,}, is treated as public.",
             f"Mechanism: {made:,} steps of DP-SGD. {_sampling(run, delta, made)} The gradient of each {run.unit} was "
-            f"{run.rule.in_words(run.clip_norm)}; {noise} was added to the sum, which was then "
-            f"divided by {run.expected_batch_size:.15g}, a constant.{_SETTLED.format(run.steps) * (made < run.steps)}",
+            f"{run.rule.in_words(run.clip_norm)}; {run.noise.in_words(run.noise_multiplier_of_sum)} was added to the sum, which "
+            f"was then divided by {run.expected_batch_size:.15g}, a constant.{_SETTLED.format(run.steps) * (made < run.steps)}",
             "Protected: the parameters after every step, and whatever is computed from them without the training data.",
             "Not protected: losses, accuracies and gradient norms measured on the training data; choices of hyper-parameters "
             "made by looking at it, and choices among several trainings on it, by whatever they were compared, unless all are in "

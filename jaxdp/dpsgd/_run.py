@@ -15,7 +15,6 @@ from .. import _checks, accounting
 from .._elsewhere import elsewhere
 from .._errors import UsageError
 from .._types import LossFn
-from ..accounting._epsilon import no_larger
 from ..clipping import RULES, ClippedGrad, ClipRule, Flat, check_is_rule, clipped_grad
 from ..noise import NOISES, Gaussian, Noise, check_noise
 from ..sampling import SAMPLINGS, Poisson, Sampler, Sampling, resolve, short_name
@@ -214,7 +213,7 @@ class DPSGD:
         ledger = accounting.Ledger(adjacency=self.adjacency, unit=self.unit)
         if made == 0:
             return ledger
-        label = f"{made:,} steps of DP-SGD ({self.sampling.label}, {self.noise.label(float(no_larger(self.noise_multiplier)))})"
+        label = f"{made:,} steps of DP-SGD ({self.sampling.label}, {self.noise.label(self.noise_multiplier)})"
         return ledger.add(self.event_of(made), label, nonce=nonce)
 
     @property
