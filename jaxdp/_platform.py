@@ -60,7 +60,7 @@ CPU = Platform(
     computes_again=False,  # the LSTM of benchmarks/clipping.py in microbatches: 52 ms, and 57 with it
     rows_on_one_axis=True,  # as on a GPU
     steps_per_call=1,  # a loop is no faster and hurts some models
-    draws_together=2**17,  # each array of its own takes 0.2 s to trace and compile; indices are constants of 8 bytes
+    draws_together=2**17,  # each array of its own took 0.2 s to trace and compile, by hand; an index takes 8 bytes
     compiler_options=(
         ("xla_cpu_prefer_vector_width", 512),  # a processor with AVX-512 draws noise in half the time, others as before
     ),

@@ -24,7 +24,7 @@ from .._options import check_given, check_seed, seeded, that_matter
 from ._options import AnalyzeOptions, LabelOptions
 from ._plots import plot_epsilon
 from ._predictions import read_labels, read_predictions
-from ._release import all_figures, analysis, kept_figures, labels_of, publish, release, write
+from ._release import all_figures, analysis, labels_of, publish, release, write
 from ._report import epsilon_table
 
 _OPTIONS = f"{PRIVATE}/options.json"  # of labels that are being made, until they have their statement
@@ -79,7 +79,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
         write(released, folder, options.records, keys.nonce("noise"), notes=notes)
         _end(folder)
     say(console, check_predictions(predictions))
-    console.print(epsilon_table(kept_figures(folder)))
+    console.print(epsilon_table(all_figures(released.report)))
     say(console, f"labels and statement: {folder.path}; not to be shared: {folder.path / PRIVATE}")
 
 

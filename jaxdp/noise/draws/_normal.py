@@ -125,9 +125,9 @@ def _smallest(sizes: list[int]) -> list[int]:
     """
     if default_device().client.device_count() > 1:
         return []
-    ascending = sorted((size, i) for i, size in enumerate(sizes) if size)
+    most, ascending = default_platform().draws_together, sorted((size, i) for i, size in enumerate(sizes) if size)
     in_all = itertools.accumulate(size for size, _ in ascending)
-    found = [i for (_, i), until in zip(ascending, in_all, strict=True) if until <= default_platform().draws_together]
+    found = [i for (_, i), until in zip(ascending, in_all, strict=True) if until <= most]
     return sorted(found) if len(found) > 1 else []
 
 
