@@ -5,6 +5,9 @@ and the clipped sum is pulled back once.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import hypothesis
@@ -17,7 +20,8 @@ from oracle import distance, loop, norm_of
 
 import jaxdp
 from jaxdp._platform import compiling_for
-from jaxdp.clipping._arithmetic import BFLOAT16
+from jaxdp.clipping import _clipped_grad
+from jaxdp.clipping._arithmetic import BFLOAT16, arithmetic_of
 from jaxdp.clipping.ghost import _plan, _pull_back, trace_loss
 from jaxdp.clipping.ghost._pull_back import OtherForm, pull_back_of, pulled_back
 from jaxdp.clipping.ghost._sum import _to_leaves
@@ -306,3 +310,119 @@ def test_any_convolution_and_dense_layer_is(groups: int, channels: int) -> None:
             out = jax.jit(clip)(params, batch)
         np.testing.assert_allclose(out.norms, norms, rtol=0.03)
         assert distance(out.grads, expected) <= 0.03 * sum(norms)
+
+
+@contextmanager
+def as_on_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As for a GPU, where large gradients alone are dropped: here, all."""
+    all_of_them = lambda precision: replace(arithmetic_of(precision), least_transformed=0)
+    with compiling_for("gpu"), monkeypatch.context() as patches:
+        patches.setattr(_clipped_grad, "arithmetic_of", all_of_them)
+        yield
+
+
+@pytest.mark.parametrize("precision", ["tensorfloat32", "bfloat16"])
+def test_on_a_gpu_large_ones_are_dropped(precision: str) -> None:
+    loss = lambda p, x: jnp.sum(jnp.tanh(x @ standardised(p, axes=(0,))))
+    for width, how in ((127, "formed"), (128, "dropped")):
+        with compiling_for("gpu"):
+            assert how_of(loss, {"w": jnp.ones((128, width))}, jnp.ones((2, 3, 128)), precision) == {how}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["tensorfloat32", "bfloat16"])
+@pytest.mark.parametrize("name", BY_COLUMNS)
+def test_transformed_parameters_are_clipped_on_gpus_as_in_a_loop(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss, params, batch = problem(BY_COLUMNS[name])
+    rounding = (
+        0.004 if precision == "tensorfloat32" and "bfloat16" not in name else 0.02
+    )  # of the norm: the bound is looser
+    mask = np.array([True, True, False, True, True, True])
+    _, norms = loop(loss, params, batch, mask, math.inf)
+    clip_norm = float(np.median(norms))
+    expected, _ = loop(loss, params, batch, mask, clip_norm)
+    with as_on_gpus(monkeypatch):
+        assert "dropped" in how_of(loss, params, batch, precision)
+        grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, method="ghost", precision=precision))
+        out = grad_fn(params, batch, mask=jnp.asarray(mask))
+        alone = [grad_fn(params, batch, mask=jnp.arange(len(mask)) == i).grads for i in range(len(mask))]
+    np.testing.assert_allclose(out.norms, norms, rtol=rounding)
+    assert distance(out.grads, expected) <= max(rounding, 0.015) * sum(min(n, clip_norm) for n in norms)
+    for length, norm in zip(map(norm_of, alone), norms, strict=True):
+        assert length <= clip_norm * (1 + 1e-6)
+        if norm > clip_norm:
+            assert length >= clip_norm * 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_what_a_transformation_takes_away_is_clipped_on_gpus(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(seed)
+    loss, params, (x, weights) = problem(
+        BY_COLUMNS[str(random.choice(sorted(set(BY_COLUMNS) - {"masked", "squashed"})))], seed=seed
+    )
+    params = jax.tree.map(lambda leaf: leaf * float(random.choice((1e-6, 1e-3, 1.0, 1e3))), params)
+    x = jnp.ones_like(x) + float(random.choice((0.0, 1e-5, 1e-3, 1e-1))) * x
+    scale = float(random.choice((1e-15, 1e-6, 1.0, 1e6, 1e15)))
+    weights = weights * jnp.asarray([scale, 1, scale, 1, 1, 1], jnp.float32)[:, None, None, None]
+    clip_norm, precision = float(random.choice((1e-2, 1.0))), str(random.choice(("tensorfloat32", "bfloat16")))
+    with as_on_gpus(monkeypatch):
+        grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, method="ghost", precision=precision))
+        whole = grad_fn(params, (x, weights)).grads
+        for i in range(3):
+            mask = jnp.arange(len(x)) == i
+            assert norm_of(grad_fn(params, (x, weights), mask=mask).grads) <= clip_norm * (1 + 1e-6)
+            assert distance(whole, grad_fn(params, (x, weights), mask=~mask).grads) <= clip_norm * (1 + 1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("groups", [1, 2])
+def test_any_convolution_and_dense_layer_is_on_gpus(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loss(p: Any, x: Any) -> Any:
+        numbers = ("HWNC", "OHWI", "NCHW")
+        y = jax.lax.conv_general_dilated(
+            x,
+            standardised({"w": p["w"]}, axes=(1, 2, 3)),
+            (2, 1),
+            "SAME",
+            dimension_numbers=numbers,
+            feature_group_count=groups,
+        )
+        rows = jnp.tanh(jnp.moveaxis(y, 1, 3)).reshape(-1, 4, 2)
+        in_heads = jnp.einsum("tab,abcd->tcd", rows, standardised({"w": p["v"]}, axes=(0, 1)))
+        return jnp.sum(jnp.einsum("tcd,ecd->te", in_heads, standardised({"w": p["u"]}, axes=(1, 2))) ** 2)
+
+    random = np.random.default_rng(0)
+    normal = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)
+    params = {"w": normal(8, 3, 2, 16 // groups), "v": normal(4, 2, 3, 5), "u": normal(7, 3, 5)}
+    batch = normal(4, 3, 2, 1, 16)
+    mask = np.ones(4, bool)
+    _, norms = loop(loss, params, batch, mask, math.inf)
+    expected, _ = loop(loss, params, batch, mask, float(np.median(norms)))
+    with as_on_gpus(monkeypatch):
+        clip = jaxdp.clipped_grad(loss, clip_norm=float(np.median(norms)), method="ghost", precision="tensorfloat32")
+        assert {leaf.how for leaf in clip.explain(params, batch).leaves} == {"dropped"}
+        out = jax.jit(clip)(params, batch)
+    np.testing.assert_allclose(out.norms, norms, rtol=0.004)
+    assert distance(out.grads, expected) <= 0.004 * sum(norms)
+
+
+@pytest.mark.slow
+def test_nobody_moves_others_sums_by_more_than_is_said_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    loss = lambda p, example: jnp.sum(
+        jax.lax.conv_general_dilated(
+            example[0][None], standardised({"w": p}), (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )[0]
+        * example[1]
+    )
+    batch = batch_that_goes_away(1000)
+    params = jnp.asarray(np.random.default_rng(1).normal(size=(3, 3, 8, 8)), jnp.float32)
+    with as_on_gpus(monkeypatch):
+        grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=1.0, method="ghost", precision="tensorfloat32"))
+        whole = grad_fn(params, batch).grads
+        for i in (0, 1, 10, 500):
+            mask = jnp.arange(1000) == i
+            alone = norm_of(grad_fn(params, batch, mask=mask).grads)
+            assert distance(whole, grad_fn(params, batch, mask=~mask).grads) <= alone + 0.01

@@ -120,7 +120,8 @@ def choose_for_matrix_unit(
 
 def choose_for_transformed(use: Layout, formed: Choice, arithmetic: Arithmetic) -> Choice:
     """What is formed of a value that pulls back once it is added up is dropped where keeping it costs more than its rows."""
-    if arithmetic.kept_costs * formed.kept <= use.stack * use.rows * use.floats:
+    rows = use.stack * use.rows * use.floats
+    if formed.kept < arithmetic.least_transformed or arithmetic.transformed_costs * formed.kept <= rows:
         return formed
     return Choice("dropped", 2 * formed.operations, 0, "its pull-back works on columns, and once on their sum")
 

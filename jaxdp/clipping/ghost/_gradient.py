@@ -64,6 +64,24 @@ def assemble(site: Site, pieces: Pieces) -> jax.Array:
     return _over_loops(join, sum(site.stacked))(list(pieces))
 
 
+def form_columns(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> Float[Array, "E d p"]:
+    """One example's gradient with respect to what a use outside of loops reads, in float32: a column's entries side by side."""
+    left, right = outer_products(site, _widen(others), cotangent.astype(jnp.float32))
+    assert isinstance(left, Dense)
+    assert isinstance(right, Dense)
+    return _product_of(right.rows, left.rows, site).reshape(site.own.stack, site.own.right, site.own.left)
+
+
+def columns_of(site: Site, whole: jax.Array) -> Float[Array, "E d p"]:
+    """An array of the source's shape as `form_columns` gives its gradient."""
+    how = site.own
+    if site.rule.divide is None:
+        axes = (*how.stack_axes, *how.right_axes, *how.left_axes)
+        return jnp.transpose(whole, axes).reshape(how.stack, how.right, how.left)
+    (matrices,) = site.rule.divide(site.eqn, site.operand, how, whole, 1)
+    return jnp.swapaxes(matrices, 1, 2)
+
+
 def divided(site: Site, wholes: Sequence[jax.Array], count: int) -> tuple[list[list[jax.Array]], tuple[int, ...]]:
     """Arrays of the source's shape in as many pieces as `form_pieces` gives, and a piece's left axes; outside of loops.
 
@@ -98,10 +116,12 @@ def _product_of_rows(site: Site, others: Sequence[jax.Array], cotangent: jax.Arr
     left, right = outer_products(site, _widen(others), cotangent.astype(jnp.float32))
     assert isinstance(left, Dense)
     assert isinstance(right, Dense)
-    total = jax.lax.dot_general(
-        left.rows, right.rows, (((1,), (1,)), ((0,), (0,))), precision=(site.precision, site.precision)
-    )
-    return _laid_out(total, site.own, site.eqn.invars[site.operand].aval.shape)
+    return _laid_out(_product_of(left.rows, right.rows, site), site.own, site.eqn.invars[site.operand].aval.shape)
+
+
+def _product_of(first: Float[Array, "E T *p"], second: Float[Array, "E T *d"], site: Site) -> Float[Array, "E ..."]:
+    dimensions = ((1,), (1,)), ((0,), (0,))
+    return jax.lax.dot_general(first, second, dimensions, precision=(site.precision, site.precision))
 
 
 def _laid_out(matrices: jax.Array, how: Layout, shape: Sequence[int]) -> jax.Array:

@@ -48,7 +48,7 @@ from ._rounded import (
 )
 from ._tap import make_taps, run_tapped
 from ._trace import Traced
-from ._transformed import Measured, are_lost, measured, norm_of_transformed
+from ._transformed import Measured, are_lost, form_for_sums, measured, norm_of_transformed, parts_of
 from ._uses import Path, Site
 from .rules import Dense, OneHot, OuterProducts
 from .rules._rule import Lookups
@@ -280,11 +280,13 @@ def _unfinished_norm(unkept: _Unkept, seen: _Seen, arithmetic: Arithmetic) -> _U
             return _Unfinished([squares_of_lookups(use, arithmetic)], of_totals)
         return _finished(jax.vmap(lambda use: norm_of_sum([use], component.squared_counts))(use))
     if component.choice.form == "dropped":
-        formed = jax.vmap(functools.partial(_form, component))(*factors)
         all_lengths = [seen.lengths[site.path] for site in sites]
         if pull_back is not None:
-            reach = reach_of(sites[0], all_lengths[0], LOOSELY).upper
-            return _finished(norm_of_transformed(formed, pull_back, sites[0], reach, arithmetic))
+            (site,), ((operands,), (cotangent,)) = sites, factors
+            formed = jax.vmap(functools.partial(form_for_sums, site))(operands, cotangent)
+            reach = reach_of(site, all_lengths[0], LOOSELY).upper
+            return _finished(norm_of_transformed(formed, pull_back, site, reach, arithmetic))
+        formed = jax.vmap(functools.partial(_form, component))(*factors)
         shapes = [piece.shape[1:] for piece in formed]
         return _Unfinished(
             squares_of_formed(formed, arithmetic),
@@ -383,22 +385,23 @@ def _sum_component(
         as_read = functools.partial(rounded_on_its_way, arithmetic=arithmetic)
     once = [select(site.first_of(g), usable, factor) for site, g in zip(component.sites, cotangents, strict=True)]
     scaled = [jnp.broadcast_to(each, g.shape) for each, g in zip(once, cotangents, strict=True)]
-    weighted = [as_read(each) for each in scaled]
-    if pull_back is not None:  # in two parts
-        operands, weighted = operands * 2, [*weighted, *map(as_read, map(jnp.subtract, scaled, weighted))]
+    weighted, sites = [as_read(each) for each in scaled], component.sites
+    if pull_back is not None and parts_of(arithmetic) == 2:
+        operands, sites = operands * 2, sites * 2
+        weighted = [*weighted, *map(as_read, map(jnp.subtract, scaled, weighted))]
     if clipping.may_lengthen:
         for each in weighted:
             usable &= jnp.all(jnp.isfinite(each), axis=range(1, each.ndim))
         weighted = [select(each, usable) for each in weighted]
+    # Patches, which a norm may have read long before, are made again: kept, they would take what gradients do that are dropped.
+    selects = lambda site: not site.rounded or (pull_back is not None and site.by_products)
     sums = [
-        sum_gradients(site, o if site.rounded else [select(a, usable) for a in o], g)
-        for site, o, g in zip(component.sites * (1 if pull_back is None else 2), operands, weighted, strict=True)
+        sum_gradients(site, [select(a, usable) for a in o] if selects(site) else o, g)
+        for site, o, g in zip(sites, operands, weighted, strict=True)
     ]
     if pull_back is not None:
-        (site,) = component.sites
-        return dict(
-            zip(component.anchors, pulled_back(pull_back.by, site, component.anchors, sums[0] + sums[1]), strict=True)
-        )
+        total = functools.reduce(jnp.add, sums)
+        return dict(zip(component.anchors, pulled_back(pull_back.by, sites[0], component.anchors, total), strict=True))
     return _by_source(component, sums)
 
 

@@ -18,8 +18,8 @@ which the product that forms G makes on its way: all in one pass, and nothing is
 \(\tau_o \lVert g_o \rVert\). Each of these sums is off by \(\gamma\) of what it could be at most, and three factors of a term and
 its additions by \(6 \gamma\) of \(\tau_o^2 \lVert g_o \rVert^2\) all together, which is added before the root is taken. What G
 itself is off by, and the sum's factors, passes through the same map, and becomes longer by \(\tau = \max_o \tau_o\) at most
-(`_rounded`, with R as there). A cotangent times its clip factor is therefore summed in two parts, each rounded to what the matrix
-unit reads, which leaves \(\delta^2\) of what rounding it once would.
+(`_rounded`, with R as there). Where \(\delta\) is bfloat16's, a cotangent times its clip factor is therefore summed in two parts,
+each rounded to what the matrix unit reads, which leaves \(\delta^2\) of what rounding it once would.
 
 Others' rows are rounded beside an example's, and their sum once more where it is pulled back. So that they aren't rounded to what
 has a thousand times the clip norm and goes away afterwards, the first bound is no less than \(2^{-10} \tau_o^2 \lVert g_o
@@ -30,13 +30,15 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from ..._platform import default_platform
 from .._arithmetic import Arithmetic
 from .._clip import Norm
 from .._norm import SMALLEST, UNIT_ROUNDOFF, add_up_each, gamma
-from ._gradient import divided
+from ._gradient import columns_of, divided, form_columns, form_pieces
 from ._pull_back import ITSELF, PullBack, is_of_columns
 from ._rounded import ROOTS, SMALLEST_PRODUCT, Lengths
 from ._uses import Site
@@ -82,6 +84,13 @@ def measured(by: PullBack, site: Site) -> Measured:
     return Measured(by, products, largest, given, taken, stretch)
 
 
+def form_for_sums(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> list[jax.Array]:
+    """One example's gradient with respect to what the site uses, in pieces, as its sums along columns cost least."""
+    if default_platform().adds_up_last_axes:
+        return [form_columns(site, others, cotangent)]
+    return form_pieces(site, others, cotangent)
+
+
 def norm_of_transformed(
     formed: Sequence[Float[Array, "B ..."]],
     of: Measured,
@@ -92,7 +101,7 @@ def norm_of_transformed(
     """Of gradients, [B], once they are pulled back.
 
     Args:
-        formed: with respect to what the site uses, in pieces, from rounded factors.
+        formed: by `form_for_sums`, from rounded factors.
         of: the pull-back.
         site: the use.
         reach: R, of factors before they are rounded.
@@ -122,17 +131,24 @@ def norm_of_transformed(
     off += jnp.float32(left * _FLUSHED) * (flushed[None] * (1 + own))
     square, off = (jnp.sum(x, axis=1) for x in (jnp.maximum(square, 0), off))
 
-    kept = 2.1 * arithmetic.gamma(site.own.rows + 2) + arithmetic.factor_roundoff**2 + 2 * UNIT_ROUNDOFF
+    of_parts = arithmetic.factor_roundoff ** parts_of(arithmetic)
+    kept = 2.1 * arithmetic.gamma(site.own.rows + 2) + of_parts + 2 * UNIT_ROUNDOFF
     passed = jnp.float32(max(kept, _LEAST_PASSED) * (1 + arithmetic.factor_roundoff) ** 2) * reach
     passed += jnp.float32(site.own.rows * site.source.aval.size * SMALLEST_PRODUCT)
     upper = jnp.sqrt(square + off) * jnp.float32(1 + gamma(2 * (columns + 16))) + jnp.max(of.stretch) * passed
     return Norm(jnp.sqrt(jnp.maximum(square, 0)), upper * jnp.float32(1 + ROOTS))
 
 
+def parts_of(arithmetic: Arithmetic) -> int:
+    """In how many parts a cotangent times its clip factor is summed: one, if rounding it adds no more than is added anyway."""
+    return 1 if arithmetic.factor_roundoff <= 1.1 * _LEAST_PASSED else 2
+
+
 def are_lost(of: Measured, site: Site, lengths: Lengths, clip_norm: Any) -> Bool[Array, " B"]:
     """Whether what is below float32's range in a cotangent times its clip factor may be more than a millionth of the clip norm.
 
-    Each entry in two parts loses no more than two such numbers, which its row multiplies: that counts for clip norms of 1e-14.
+    Each entry, in two parts at most, loses no more than two such numbers, which its row multiplies: that counts for clip norms
+    of 1e-14.
     """
     entries = math.sqrt(site.own.rows * site.source.aval.size)
     lost = jnp.sqrt(lengths.left[:, 0]) + jnp.float32(site.own.rows)
@@ -150,12 +166,17 @@ def _sums_of_gradients(
         Of their squares; of them times each weight; of the squares of them times each scale.
     """
     whole_weights, whole_scales = ([x for x in those if not is_of_columns(x, site)] for those in (weights, scales))
-    of_pieces, axes = divided(site, [*whole_weights, *whole_scales], len(formed))
+    if default_platform().adds_up_last_axes:
+        of_pieces, axes = [[columns_of(site, x) for x in (*whole_weights, *whole_scales)]], (2,)
+        add_up = lambda arrays, axes: [jnp.sum(x, axis=axes) for x in arrays]
+    else:
+        of_pieces, axes = divided(site, [*whole_weights, *whole_scales], len(formed))
+        add_up = add_up_each
     total: list[Any] = [jnp.float32(0)] * (2 + len(whole_weights) + len(whole_scales))
     for piece, factors in zip(formed, of_pieces, strict=True):
         products = [piece * factor[None] for factor in factors]
         products[len(whole_weights) :] = map(jnp.square, products[len(whole_weights) :])
-        found = add_up_each([jnp.square(piece), piece, *products], [axis + 1 for axis in axes])
+        found = add_up([jnp.square(piece), piece, *products], [axis + 1 for axis in axes])
         total = [sofar + x.reshape(x.shape[0], -1) for sofar, x in zip(total, found, strict=True)]
     own, plain, *rest = total
     left_over = iter(rest)
