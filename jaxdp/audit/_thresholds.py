@@ -71,7 +71,8 @@ class Corners:
     def highest(self, rejects: Rejects, given: Canaries, significance: float) -> float:
         """The largest x that the guesses contradict, 0 where they contradict none."""
         order = _ranked(given)
-        last = np.append(np.diff(given.scores[order]) != 0, True)  # of its score
+        scores = given.scores[order]
+        last = np.append(scores[1:] != scores[:-1], True)  # of its score
         wrong = np.concatenate([[0], np.cumsum(~given.members[order])[last]])
         right = np.concatenate([[0], np.cumsum(given.members[order])[last]])
         hull: list[tuple[int, int]] = []
@@ -86,6 +87,10 @@ class Corners:
 @dataclass(frozen=True)
 class Split:
     """A threshold that is best on some of the canaries, for a bound from the others.
+
+    How many of the others score above it isn't known beforehand. For a delta of zero the bound holds whatever their number; with
+    a delta above, and against trade-off functions, the papers prove it for a number that is fixed, as `Bonferroni`'s are. No case
+    is known in which that makes a difference.
 
     Args:
         fraction: how many of the canaries choose, between 0 and 1.

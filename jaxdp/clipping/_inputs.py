@@ -62,6 +62,11 @@ def check_params(params: Params) -> None:
         dtype = jnp.result_type(leaf)
         if not path and _checks.is_key(leaf):
             raise UsageError("params is a key: parameters come first, then the key, as in step.init(params, key)")
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            raise UsageError(
+                f"params{jax.tree_util.keystr(path)} has dtype {dtype}, of which no gradient is clipped: give its real and its "
+                "imaginary part as two floating-point arrays, and join them in the loss, p['re'] + 1j * p['im']"
+            )
         if not jnp.issubdtype(dtype, jnp.floating):
             raise UsageError(
                 f"params{jax.tree_util.keystr(path)} has dtype {dtype}, which has no gradient: pass it through *shared "

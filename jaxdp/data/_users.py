@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +40,7 @@ def group_by_user(
     Raises:
         UsageError: for arrays that disagree on the number of records, none at all, k not a positive whole number, and users that
             are missing (NaN, or text that stands for it), too large for their floating-point type to tell apart, or written in
-            two ways ("1" beside "1.0" or "1 ").
+            two ways ("1" beside "1.0" or "1 ", or one letter in two of Unicode's forms).
 
     Examples:
         >>> images = np.arange(5.0)
@@ -66,7 +67,7 @@ def group_by_user(
             "one: give whole numbers in an integer type, or strings"
         )
     names, owner = np.unique(owners, return_inverse=True)
-    if owners.dtype.kind in "US" and (absent := _ABSENT & {_as_text(name).lower() for name in names.tolist()}):
+    if owners.dtype.kind in "US" and (absent := _ABSENT & {_as_text(name).strip().lower() for name in names.tolist()}):
         raise UsageError(f"users hold {min(absent)!r}, text for what is missing: {_EACH_ITS_USER}")
     order = np.lexsort((_priorities(_told_apart(users, names), owner, rng), owner))
     starts = np.searchsorted(owner[order], np.arange(len(names)))
@@ -81,7 +82,7 @@ def _told_apart(users: Any, names: np.ndarray) -> list[str]:
     """The names as text; refuses two that may be of one user, and one that NumPy has made of two."""
     written, seen = list(map(_written, names.tolist())), {}
     for name, text in zip(names.tolist(), written, strict=True):
-        if (other := seen.setdefault(text.strip(), name)) is not name:
+        if (other := seen.setdefault(_read(text), name)) is not name:
             raise UsageError(
                 f"users hold {other!r} and {name!r}, which may be one user, and would be two rows of twice the weight: "
                 "write each name in one way"
@@ -91,6 +92,11 @@ def _told_apart(users: Any, names: np.ndarray) -> list[str]:
         if isinstance(name, str | bytes) and _as_text(name).endswith("\0"):
             raise UsageError(f"users hold {name!r}, of which NumPy drops the end, and two may become one: leave it out")
     return written
+
+
+def _read(text: str) -> str:
+    """What people take for the same name: without blanks around it, in one Unicode form, of a whole number without decimals."""
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", unicodedata.normalize("NFC", text.strip()))
 
 
 def _as_text(name: str | bytes) -> str:

@@ -70,8 +70,19 @@ _QUICKLY: dict[Platform, dict[str, Any]] = {
 # A CPU's compiler without YNNPACK: what that gets wrong (`jaxprs._for_cpus`) the clipped gradient is to be held against.
 _WITHOUT_YNNPACK = ("xla_cpu_experimental_ynn_fusion_type", "")
 _NEARBY = 7  # points looked at, of which most decide
-_BY_VMAP = 'Use the parameter in another way, or jaxdp.clipped_grad(..., method="vmap")'
-_LOOK = "Compute with jax.numpy what has a kernel or a batching rule of its own, by which examples may see each other"
+_IS_WRONG = "a rule of the clipped gradient is wrong for this loss, and epsilon would be false. "
+_BY_VMAP = (
+    f'{_IS_WRONG}Use the parameter in another way, or jaxdp.clipped_grad(..., method="vmap"), and please report it'
+)
+_LOOK = (
+    f"{_IS_WRONG}Compute with jax.numpy what has a kernel or a batching rule of its own, by which examples may see each other, "
+    "and please report it"
+)
+_OUT_OF_RANGE = (
+    "such examples contribute nothing, since an activation or its gradient leaves the range in which norms are taken: float32's, "
+    "or what is below 1e19 where a matrix unit's factors are rounded. Scale what the loss computes, or give "
+    'make_step(..., precision="float32") or method="vmap"'
+)
 _OFF = "make_step(..., self_check=False) goes without the check"
 
 
@@ -214,8 +225,9 @@ class _Check:
             return
         raise UsageError(
             "self_check: the loss has no finite gradient on any random example of the data's shapes (normal, uniform in "
-            "[0, 1], zeros and ones; integers from 0 and 1 to all of their type) at these parameters, so that its clipping can't "
-            f"be compared with plain differentiation: see that the parameters are finite; {_OFF}"
+            "[0, 1], zeros and ones; integers from 0 and 1 to all of their type) at these parameters, or none that is shorter "
+            "than 1e30, so that its clipping can't be compared with plain differentiation: see that the parameters are finite, "
+            f"and that gradients don't leave the range of their type, which for float16 ends at 65,504; {_OFF}"
         )
 
     def _draw(self, floats: Callable[..., np.ndarray], limits: Sequence[int | None]) -> Any:
@@ -288,8 +300,8 @@ class _Check:
             differ, agree = differ + (not agrees), agree + agrees
         return agree > differ
 
-    def _apart(self, params: Params, batch: Batch, oracle: _Oracle) -> tuple[np.ndarray, str] | None:
-        """What is not as plain differentiation has it: leaves, and how."""
+    def _apart(self, params: Params, batch: Batch, oracle: _Oracle) -> tuple[np.ndarray, str, str] | None:
+        """What is not as plain differentiation has it: leaves, how, and what that means."""
         relative = min(max(32 * self._epsilon, 1e-4), 0.3)
         rounding = oracle.rounding
         slack = relative * (oracle.lengths + oracle.totals / 10) + 8 * rounding
@@ -298,14 +310,16 @@ class _Check:
             total, norms = self._alone(self._unclipped, params, batch, i, math.inf)
             off = _apart_by_leaf(total, [grads[i, ...] for grads in oracle.grads])
             wrong = np.flatnonzero(~(off <= slack[:, i]))
+            if len(wrong) and not norms[i] < oracle.totals[i] - slack_of_norm[i] and not any(map(np.any, total)):
+                what = f"is zero, and its norm {norms[i]:.3g}, where plain differentiation has one of norm {oracle.totals[i]:.3g}"
+                return wrong, what, _OUT_OF_RANGE
             if len(wrong):
                 length = oracle.lengths[wrong[0], i]
-                return wrong[:1], (
-                    f"is {off[wrong[0]]:.3g} away from the gradient of plain differentiation, of length {length:.3g}"
-                )
+                what = f"is {off[wrong[0]]:.3g} away from the gradient of plain differentiation, of length {length:.3g}"
+                return wrong[:1], what, _BY_VMAP
             if not norms[i] >= oracle.totals[i] - slack_of_norm[i]:
                 what = f"makes the norm {norms[i]:.3g} of an example whose gradient has norm {oracle.totals[i]:.3g}"
-                return self._culprits(params, batch, oracle, i), what
+                return self._culprits(params, batch, oracle, i), what, _BY_VMAP
         return None
 
     def _alone(self, program: Any, params: Params, batch: Batch, i: int, clip_norm: float) -> tuple[list[Any], Any]:
@@ -323,7 +337,7 @@ class _Check:
         longer = np.flatnonzero(lengths > 0.6 * oracle.lengths[:, i])
         return longer if len(longer) else np.arange(len(lengths))
 
-    def _refuse(self, leaves: Any, what: str, fix: str = _BY_VMAP) -> None:
+    def _refuse(self, leaves: Any, what: str, means: str = _BY_VMAP) -> None:
         by_rules = replace(self._grad_fn, method="auto", strict=False)
         loss = by_rules.trace(self._params, self._draw(_FLOATS[0], [2] * len(self._leaves)), self._shared, self._keys())
         paths = [path for path, _ in jax.tree.leaves_with_path(self._params)]
@@ -331,8 +345,7 @@ class _Check:
         report = () if loss is None else explain(loss.plan, self._params).leaves
         lines = Explanation(tuple(report[i] for i in leaves)) if report else ""
         raise UsageError(
-            f"self_check: on random examples of the data's shapes, the clipped gradient of {names} {what}: a rule of the clipped "
-            f"gradient is wrong for this loss, and epsilon would be false. {fix}, and please report it.\n{lines}"
+            f"self_check: on random examples of the data's shapes, the clipped gradient of {names} {what}: {means}.\n{lines}"
         )
 
 

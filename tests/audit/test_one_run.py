@@ -208,3 +208,15 @@ def test_what_a_report_says_of_confidence_and_delta_is_not_above_them() -> None:
     assert "at δ = 1.49999e-05 and a confidence of 0.9999 " in found.in_words()
     usual = audit.report(rng.normal(size=100), rng.random(100) < 0.5, delta=1e-5)
     assert "at δ = 1e-05 and a confidence of 0.95 " in usual.in_words()
+
+
+@pytest.mark.filterwarnings("error")
+def test_scores_may_be_infinite() -> None:
+    members = np.arange(60) % 3 > 0
+    said = np.where(members, math.inf, -math.inf)
+    by_thresholds = [
+        audit.epsilon_one_run(scores, members, delta=0.0, significance=0.05, thresholds=thresholds)
+        for thresholds in (Bonferroni(), Corners(), Split())
+        for scores in (said, members * 1.0)
+    ]
+    assert by_thresholds[::2] == by_thresholds[1::2]

@@ -464,6 +464,7 @@ def test_what_lacks_a_part_of_the_contract_is_refused_by_the_name_of_what_is_mis
         (lambda: call(Flat(), rule_state=3), "has no state"),
         (lambda: call(PerGroup(labels={"a": "x"})), "don't fit"),
         (lambda: call(PerGroup(labels="x", weights={"y": 1})), "lacks the labels"),
+        (lambda: call(PerGroup(weights={"y": 1})), r"lacks the labels \['0'.*places of the leaves; give labels="),
         (lambda: call(PerGroup(labels="x", weights={"x": -1})), "must be above 0"),
     ],
 )

@@ -409,6 +409,54 @@ def test_any_convolution_and_dense_layer_is_on_gpus(groups: int, monkeypatch: py
     assert distance(out.grads, expected) <= 0.004 * sum(norms)
 
 
+ORDERS = {  # of a matrix's axes: batch axes, right ones, left ones
+    "tib,oib->tbo": (8, 6, 3),
+    "tib,bio->tbo": (3, 6, 8),
+    "tib,iob->tob": (6, 8, 3),
+    "tibc,cobi->tbco": (2, 8, 3, 6),
+    "tibc,iocb->tcbo": (6, 8, 2, 3),
+    "oib,tib->obt": (8, 6, 3),
+    "obic,tibc->tocb": (8, 3, 6, 2),
+    "tij,opji->tpo": (4, 2, 3, 5),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", [0.0, 2.0])
+@pytest.mark.parametrize("form", ["standardised", "normalised"])
+@pytest.mark.parametrize("spelled", ORDERS)
+def test_columns_in_any_order_are_clipped_on_gpus(
+    spelled: str, form: str, spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of different lengths, so that one taken for another shows; the cotangent on one of them alone, too."""
+    operands, out = spelled.split("->")
+    first, second = operands.split(",")
+    weight, other = (first, second) if "t" in second else (second, first)
+    axes = tuple(i for i, axis in enumerate(weight) if axis not in out)  # the left ones
+    random = np.random.default_rng(0)
+    shape = dict(zip(weight, ORDERS[spelled], strict=True)) | {"t": 3}
+    normal = lambda axes: jnp.asarray(random.normal(size=[shape[axis] for axis in axes]), jnp.float32)
+    columns = jnp.exp(spread * normal([axis for axis in weight if axis in out]))
+    w = normal(weight) * jnp.expand_dims(columns, axes)
+
+    def loss(p: Any, example: Any) -> Any:
+        norm = jax.lax.rsqrt(jnp.sum(p["w"] ** 2, axis=axes, keepdims=True) + 1e-12)
+        used = standardised(p, axes) if form == "standardised" else p["w"] * norm
+        x, g = example
+        return jnp.sum(jnp.einsum(spelled, *((used, x) if weight == first else (x, used))) * g)
+
+    x, g = (jnp.stack([normal(axes) for _ in range(6)]) for axes in (other, out))
+    g = g.at[3:].multiply(jnp.asarray(random.random(g[3:].shape) < 0.05, jnp.float32))
+    _, norms = loop(loss, {"w": w}, (x, g), np.ones(6, bool), math.inf)
+    with as_on_gpus(monkeypatch):
+        assert how_of(loss, {"w": w}, (x, g), "tensorfloat32") == {"dropped"}
+        grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=1e-3, method="ghost", precision="tensorfloat32"))
+        for i, norm in enumerate(norms):
+            found = grad_fn({"w": w}, (x, g), mask=jnp.arange(6) == i)
+            assert float(found.norms[i]) == pytest.approx(norm, rel=0.004, abs=1e-6)
+            assert norm_of(found.grads) <= 1e-3 * (1 + 1e-6)
+
+
 @pytest.mark.slow
 def test_nobody_moves_others_sums_by_more_than_is_said_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     loss = lambda p, example: jnp.sum(

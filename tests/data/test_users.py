@@ -200,6 +200,10 @@ def test_users_that_cannot_be_told_apart_are_refused(users: np.ndarray) -> None:
         (["1", "1 ", "x", "y"], r"hold '1' and '1 '"),
         (["k\0", "k", "x", "y"], r"hold 'k\\x00', of which NumPy drops the end"),
         ([b"k\0", b"k", b"x", b"y"], r"hold b'k\\x00'"),
+        (["Ren\u00e9", "Rene\u0301", "x", "y"], r"which may be one user"),
+        (["1.0", "1.00", "x", "y"], r"hold '1.0' and '1.00'"),
+        ([" ", " ", "x", "y"], r"hold '', text for what is missing"),
+        (["NaN ", "x", "y", "y"], r"hold 'nan', text for what is missing"),
     ],
 )
 def test_a_user_whose_name_is_written_in_two_ways_is_not_two_and_two_are_not_one(users: list[Any], found: str) -> None:

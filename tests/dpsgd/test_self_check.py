@@ -391,6 +391,19 @@ def test_a_callback_that_sees_several_examples_is_refused(self_check: bool) -> N
             step(step.init(jnp.ones(3), jax.random.key(0)), jnp.ones((20, 3)))
 
 
+@pytest.mark.slow
+def test_what_leaves_the_range_of_norms_is_told_apart_from_a_wrong_rule() -> None:
+    loss = lambda w, x: 1e-25 * jnp.sum((x * 1e25) @ w)
+    run = jaxdp.DPSGD(num_examples=6, expected_batch_size=2, steps=9, clip_norm=1.0, noise_multiplier=1.0)
+    step = run.make_step(loss, optax.sgd(0.1), precision="bfloat16")
+    with pytest.raises(
+        jaxdp.UsageError, match=r"is zero, and its norm .*contribute nothing.*precision=\"float32\""
+    ) as caught:
+        step(step.init(jnp.ones((3, 2)), jax.random.key(0)), jnp.ones((6, 4, 3)))
+    assert "wrong" not in str(caught.value)
+    first_step(loss, jnp.ones((3, 2)), np.ones((6, 4, 3), np.float32))
+
+
 def test_what_cannot_be_checked_is_refused_and_the_switch_is_named() -> None:
     loss = lambda w, x: jnp.sum(jnp.log(-1 - w * jnp.abs(x)))
     with pytest.raises(jaxdp.UsageError, match="no finite gradient on any random example.*self_check=False"):

@@ -110,6 +110,11 @@ def test_an_nnx_module_whose_leaves_are_weights_is_a_pytree_of_parameters() -> N
     assert not np.allclose(state.params.kernel[...], net.kernel[...])
 
 
+def test_complex_parameters_are_told_to_be_given_as_two_parts() -> None:
+    with pytest.raises(jaxdp.UsageError, match=r"dtype complex64, of which .*p\['re'\] \+ 1j \* p\['im'\]"):
+        jaxdp.clipped_grad(lambda w, x: jnp.sum(jnp.abs(w * x)), clip_norm=1.0)(jnp.ones(2, jnp.complex64), jnp.ones(3))
+
+
 def test_an_nnx_module_with_other_leaves_is_told_how_to_be_taken_apart() -> None:
     net = nnx.Dropout(0.1, rngs=nnx.Rngs(0))
     with pytest.raises(jaxdp.UsageError, match=r"dtype \w+, which has no gradient.*nnx\.split"):

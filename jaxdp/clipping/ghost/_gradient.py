@@ -65,7 +65,10 @@ def assemble(site: Site, pieces: Pieces) -> jax.Array:
 
 
 def form_columns(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> Float[Array, "E d p"]:
-    """One example's gradient with respect to what a use outside of loops reads, in float32: a column's entries side by side."""
+    """One example's gradient with respect to what a use outside of loops reads, in float32: a column's entries side by side.
+
+    Columns are in the order of the layout's stacked and right axes, which needn't be the source's.
+    """
     left, right = outer_products(site, _widen(others), cotangent.astype(jnp.float32))
     assert isinstance(left, Dense)
     assert isinstance(right, Dense)
@@ -119,7 +122,8 @@ def _product_of_rows(site: Site, others: Sequence[jax.Array], cotangent: jax.Arr
     return _laid_out(_product_of(left.rows, right.rows, site), site.own, site.eqn.invars[site.operand].aval.shape)
 
 
-def _product_of(first: Float[Array, "E T *p"], second: Float[Array, "E T *d"], site: Site) -> Float[Array, "E ..."]:
+def _product_of(first: jax.Array, second: jax.Array, site: Site) -> jax.Array:
+    """[E, *p, *d] of [E, T, *p] and [E, T, *d]."""
     dimensions = ((1,), (1,)), ((0,), (0,))
     return jax.lax.dot_general(first, second, dimensions, precision=(site.precision, site.precision))
 

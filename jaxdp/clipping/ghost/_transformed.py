@@ -86,7 +86,7 @@ def measured(by: PullBack, site: Site) -> Measured:
 
 def form_for_sums(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> list[jax.Array]:
     """One example's gradient with respect to what the site uses, in pieces, as its sums along columns cost least."""
-    if default_platform().adds_up_last_axes:
+    if _is_on_its_side(site):
         return [form_columns(site, others, cotangent)]
     return form_pieces(site, others, cotangent)
 
@@ -157,6 +157,12 @@ def are_lost(of: Measured, site: Site, lengths: Lengths, clip_norm: Any) -> Bool
     )
 
 
+def _is_on_its_side(site: Site) -> bool:
+    """Whether a gradient is formed with its columns' entries side by side, and its columns are in the source's order then."""
+    axes = [*site.own.stack_axes, *site.own.right_axes]
+    return default_platform().adds_up_last_axes and (site.rule.divide is not None or axes == sorted(axes))
+
+
 def _sums_of_gradients(
     formed: Sequence[Float[Array, "B ..."]], weights: Sequence[Array], scales: Sequence[Array], site: Site
 ) -> tuple[Any, list[Any], list[Any]]:
@@ -166,7 +172,7 @@ def _sums_of_gradients(
         Of their squares; of them times each weight; of the squares of them times each scale.
     """
     whole_weights, whole_scales = ([x for x in those if not is_of_columns(x, site)] for those in (weights, scales))
-    if default_platform().adds_up_last_axes:
+    if _is_on_its_side(site):
         of_pieces, axes = [[columns_of(site, x) for x in (*whole_weights, *whole_scales)]], (2,)
         add_up = lambda arrays, axes: [jnp.sum(x, axis=axes) for x in arrays]
     else:

@@ -22,7 +22,7 @@ class PerGroup:
 
     Args:
         labels: a pytree of strings like params, or a prefix of it, or a function from params to that: the group of each
-            leaf. By default each leaf is a group of its own.
+            leaf. By default each leaf is a group of its own, labelled by its place among the leaves: "0", "1" and so on.
         weights: how the squared clip norm is divided, by label; in equal parts by default.
 
     Raises:
@@ -87,9 +87,10 @@ class PerGroup:
         names = list(dict.fromkeys(labels))
         weights = dict.fromkeys(names, 1.0) if self.weights is None else self.weights
         if missing := set(names) - set(weights):
-            raise UsageError(
-                f"PerGroup: weights={dict(weights)} lacks the labels {sorted(missing)}: give each a weight"
-            )
+            which = "give each a weight"
+            if self.labels is None:
+                which = "these are the places of the leaves; give labels=, a pytree like params that names each leaf's group"
+            raise UsageError(f"PerGroup: weights={dict(weights)} lacks the labels {sorted(missing)}: {which}")
         fix = "give a share of the squared clip norm, such as 1.0"
         parts = [_checks.positive(f"weights[{name!r}]", weights[name], fix) for name in names]
         shares = tuple(math.sqrt(part / math.fsum(parts)) for part in parts)
