@@ -80,8 +80,8 @@ _LOOK = (
 )
 _OUT_OF_RANGE = (
     "such examples contribute nothing, since an activation or its gradient leaves the range in which norms are taken: float32's, "
-    "or what is below 1e19 where a matrix unit's factors are rounded. Scale what the loss computes, or give "
-    'make_step(..., precision="float32") or method="vmap"'
+    "or what is below 1e19 where a matrix unit's factors are rounded. Scale what the loss computes, give make_step(..., "
+    'precision="float32") or, in a loop of your own, jaxdp.clipped_grad(..., method="vmap")'
 )
 _OFF = "make_step(..., self_check=False) goes without the check"
 
