@@ -115,9 +115,13 @@ def arithmetic_of(precision: str) -> Arithmetic:
         )
     arithmetic = _ARITHMETIC[platform.precision if precision == "auto" else precision]
     if arithmetic is BFLOAT16 and platform is GPU:
-        costs = TENSORFLOAT32.transformed_costs, TENSORFLOAT32.least_transformed
-        return replace(
-            arithmetic, convolutions=False, square_roundoff=0.0, transformed_costs=costs[0], least_transformed=costs[1]
+        return replace(  # the same tensor cores add up
+            arithmetic,
+            unit_roundoff=TENSORFLOAT32.unit_roundoff,
+            convolutions=TENSORFLOAT32.convolutions,
+            transformed_costs=TENSORFLOAT32.transformed_costs,
+            least_transformed=TENSORFLOAT32.least_transformed,
+            square_roundoff=TENSORFLOAT32.square_roundoff,
         )
     return arithmetic
 

@@ -437,6 +437,13 @@ def test_the_step_takes_the_precision_and_refuses_others() -> None:
         run.make_step(two_sided, optax.sgd(0.1), precision="tf32")
 
 
+def test_a_gpu_adds_up_alike_whatever_it_reads() -> None:
+    with compiling_for("gpu"):
+        read = arithmetic_of("bfloat16")
+    assert read.factor_roundoff == BFLOAT16.factor_roundoff
+    assert read.unit_roundoff == TENSORFLOAT32.unit_roundoff > BFLOAT16.unit_roundoff
+
+
 @pytest.mark.parametrize("precision", ["auto", "bfloat16"])
 @pytest.mark.parametrize(("size", "how"), [(4, "rows"), (32, "formed")])
 def test_a_gpu_sums_convolutions_by_products_of_their_patches(size: int, how: str, precision: str) -> None:

@@ -171,6 +171,16 @@ def test_transformed_parameters_are_clipped_as_in_a_loop(name: str) -> None:
             assert length >= clip_norm * 0.95
 
 
+def none_counts_for_more(loss: Any, params: Any, batch: Any, clip_norm: float, precision: str) -> None:
+    """Than the clip norm, of the first three: alone, and beside the others."""
+    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, method="ghost", precision=precision))
+    whole = grad_fn(params, batch).grads
+    for i in range(3):
+        mask = jnp.arange(len(batch[0])) == i
+        assert norm_of(grad_fn(params, batch, mask=mask).grads) <= clip_norm * (1 + 1e-6)
+        assert distance(whole, grad_fn(params, batch, mask=~mask).grads) <= clip_norm * (1 + 1e-4)
+
+
 @pytest.mark.slow
 @hypothesis.settings(max_examples=20, deadline=None, derandomize=True)
 @hypothesis.given(
@@ -188,12 +198,7 @@ def test_gradients_that_a_transformation_takes_away_but_for_a_part_are_clipped(
     params = jax.tree.map(lambda leaf: leaf * spread, params)
     x = jnp.ones_like(x) + cancel * x  # a gradient that is nearly the same at each entry of a column
     weights = weights * jnp.asarray([scale, 1, scale, 1, 1, 1], jnp.float32)[:, None, None, None]
-    grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, method="ghost", precision="bfloat16"))
-    whole = grad_fn(params, (x, weights)).grads
-    for i in range(3):
-        mask = jnp.arange(len(x)) == i
-        assert norm_of(grad_fn(params, (x, weights), mask=mask).grads) <= clip_norm * (1 + 1e-6)
-        assert distance(whole, grad_fn(params, (x, weights), mask=~mask).grads) <= clip_norm * (1 + 1e-4)
+    none_counts_for_more(loss, params, (x, weights), clip_norm, "bfloat16")
 
 
 @pytest.mark.slow
@@ -369,12 +374,7 @@ def test_what_a_transformation_takes_away_is_clipped_on_gpus(seed: int, monkeypa
     weights = weights * jnp.asarray([scale, 1, scale, 1, 1, 1], jnp.float32)[:, None, None, None]
     clip_norm, precision = float(random.choice((1e-2, 1.0))), str(random.choice(("tensorfloat32", "bfloat16")))
     with as_on_gpus(monkeypatch):
-        grad_fn = jax.jit(jaxdp.clipped_grad(loss, clip_norm=clip_norm, method="ghost", precision=precision))
-        whole = grad_fn(params, (x, weights)).grads
-        for i in range(3):
-            mask = jnp.arange(len(x)) == i
-            assert norm_of(grad_fn(params, (x, weights), mask=mask).grads) <= clip_norm * (1 + 1e-6)
-            assert distance(whole, grad_fn(params, (x, weights), mask=~mask).grads) <= clip_norm * (1 + 1e-4)
+        none_counts_for_more(loss, params, (x, weights), clip_norm, precision)
 
 
 @pytest.mark.slow
