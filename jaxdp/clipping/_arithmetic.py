@@ -49,7 +49,7 @@ class Arithmetic:
     packs: bool
     formed_costs: float = 1.0
     kept_costs: float = 1.0
-    transformed_costs: float = 0.0
+    transformed_costs: float = 1.0
     least_transformed: int = 0
     square_roundoff: float = 0.0
 

@@ -69,10 +69,8 @@ def form_columns(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) 
 
     Columns are in the order of the layout's stacked and right axes, which needn't be the source's.
     """
-    left, right = outer_products(site, _widen(others), cotangent.astype(jnp.float32))
-    assert isinstance(left, Dense)
-    assert isinstance(right, Dense)
-    return _product_of(right.rows, left.rows, site).reshape(site.own.stack, site.own.right, site.own.left)
+    left, right = _dense_rows(site, others, cotangent)
+    return _product_of(right, left, site).reshape(site.own.stack, site.own.right, site.own.left)
 
 
 def columns_of(site: Site, whole: jax.Array) -> Float[Array, "E d p"]:
@@ -116,10 +114,16 @@ def sum_lookups(site: Site, entries: Int[Array, "B E T"], rows: Float[Array, "B 
 
 def _product_of_rows(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> jax.Array:
     """As `_transpose` of one example, its rows on one axis: of several, a GPU's compiler would transpose the cotangent first."""
+    product = _product_of(*_dense_rows(site, others, cotangent), site)
+    return _laid_out(product, site.own, site.eqn.invars[site.operand].aval.shape)
+
+
+def _dense_rows(site: Site, others: Sequence[jax.Array], cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Left and right, [E, T, *p] and [E, T, *d], in float32, of a rule that looks nothing up."""
     left, right = outer_products(site, _widen(others), cotangent.astype(jnp.float32))
     assert isinstance(left, Dense)
     assert isinstance(right, Dense)
-    return _laid_out(_product_of(left.rows, right.rows, site), site.own, site.eqn.invars[site.operand].aval.shape)
+    return left.rows, right.rows
 
 
 def _product_of(first: jax.Array, second: jax.Array, site: Site) -> jax.Array:

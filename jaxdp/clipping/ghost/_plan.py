@@ -185,9 +185,9 @@ def _component(
         one_value = len(sources) == 1 and anchors == tuple(sources)
         sites, is_aligned = aligned or sites, aligned is not None
         choice = _by_rules(sites, anchors, arithmetic, aligned=is_aligned, together=together, one_value=one_value)
-        may_be_dropped = arithmetic.transformed_costs and not rearranged and together and len(sites) == 1
-        if may_be_dropped and sites[0].rounded and pulls_back_by_columns(sites[0], anchors):
-            choice = choose_for_transformed(sites[0].layout, choice, arithmetic)
+        if not rearranged and together and len(sites) == 1 and sites[0].rounded:
+            dropped = choose_for_transformed(sites[0].layout, choice, arithmetic)
+            choice = dropped if dropped != choice and pulls_back_by_columns(sites[0], anchors) else choice
     return Component(tuple(used), sites, direct, tuple(sources), rearranged, anchors, choice)
 
 
