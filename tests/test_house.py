@@ -5,6 +5,7 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -37,7 +38,8 @@ VALUES = {  # that nobody tells apart, but for the room in which they are made
 ANOTHER_MEANING = ("accounting/_search.py", "commands/tune/_options.py")  # the law of a number of runs
 
 
-def modules() -> dict[str, ast.Module]:
+@cache  # once, in the one process that runs these tests
+def files() -> dict[str, ast.Module]:
     """The syntax tree of each file, by its path in the package; a room's list of names is a part of its own."""
     return {str(path.relative_to(PACKAGE)): ast.parse(text_of(path)) for path in sorted(PACKAGE.rglob("*.py"))}
 
@@ -76,26 +78,28 @@ def file_of(parts: tuple[str, ...]) -> str | None:
     return None
 
 
-FILES = modules()
-IMPORTS = {path: sorted(set(imported(path, tree))) for path, tree in FILES.items()}
+@cache
+def imports() -> dict[str, list[str]]:
+    """What each file imports."""
+    return {path: sorted(set(imported(path, tree))) for path, tree in files().items()}
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_from_those_above_it_alone(room: str) -> None:
-    for path in (path for path in FILES if room_of(path) == room):
-        for other in (other for other in IMPORTS[path] if other.endswith(".py")):
+    for path in (path for path in files() if room_of(path) == room):
+        for other in (other for other in imports()[path] if other.endswith(".py")):
             assert ROOMS.index(room_of(other)) <= ROOMS.index(room), f"{path} imports {other}, of a room below it"
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    graph = {path: {other for other in others if other.endswith(".py")} for path, others in IMPORTS.items()}
+    graph = {path: {other for other in others if other.endswith(".py")} for path, others in imports().items()}
     tuple(TopologicalSorter(graph).static_order())
 
 
 @pytest.mark.parametrize("room", OF_THE_LIBRARY)
 def test_the_library_knows_nothing_of_terminals_pictures_and_checkpoints(room: str) -> None:
-    for path in (path for path in FILES if room_of(path) == room):
-        foreign = {name.partition(".")[0] for name in IMPORTS[path] if not name.endswith(".py")}
+    for path in (path for path in files() if room_of(path) == room):
+        foreign = {name.partition(".")[0] for name in imports()[path] if not name.endswith(".py")}
         assert not foreign & FOR_COMMANDS, f"{path} imports {foreign & FOR_COMMANDS}"
 
 
@@ -157,13 +161,13 @@ def known_by_name(tree: ast.Module) -> Iterator[str]:
 
 @pytest.mark.parametrize(("home", "names"), VALUES.items())
 def test_values_are_told_apart_in_their_own_room_alone(home: str | None, names: set[str]) -> None:
-    outside = {path: tree for path, tree in FILES.items() if room_of(path) != home}
+    outside = {path: tree for path, tree in files().items() if room_of(path) != home}
     assert [(path, found) for path, tree in outside.items() for found in told_apart(tree, names)] == []
 
 
 def test_no_name_of_a_sampling_is_compared_outside_its_room() -> None:
     outside = {
-        path: tree for path, tree in FILES.items() if room_of(path) != "sampling" and path not in ANOTHER_MEANING
+        path: tree for path, tree in files().items() if room_of(path) != "sampling" and path not in ANOTHER_MEANING
     }
     assert [(path, found) for path, tree in outside.items() for found in known_by_name(tree)] == []
 

@@ -93,6 +93,7 @@ def test_the_noise_for_a_budget_never_overspends_it(epsilon: float) -> None:
     assert epsilon * 0.99 < spent <= epsilon
 
 
+@pytest.mark.slow
 def test_what_a_search_by_pld_allows_plds_own_epsilon_allows() -> None:
     """Of many steps of small losses, RDP's is the smaller: 0.0087 against 0.024."""
     run = jaxdp.DPSGD(num_examples=50_000, expected_batch_size=5, steps=100_000, clip_norm=1.0, noise_multiplier=10.0)

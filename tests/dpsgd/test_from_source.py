@@ -207,6 +207,7 @@ def test_the_self_check_knows_the_kind_of_records() -> None:
     step.close()
 
 
+@pytest.mark.slow
 def test_programs_are_compiled_once() -> None:
     step, source = step_of(jaxdp.DPSGD(**{**USUAL, "microbatch_size": 4})), Source(data())
     state = step.init(PARAMS, jax.random.key(3))

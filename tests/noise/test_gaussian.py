@@ -161,6 +161,7 @@ def test_no_two_values_of_a_tree_share_their_bits(monkeypatch: pytest.MonkeyPatc
     assert drawn.shape[1] == len(np.unique(drawn.T, axis=0)) == sum(map(math.prod, shapes))
 
 
+@pytest.mark.slow
 def test_the_smallest_leaves_are_drawn_as_one_array_and_get_what_they_get_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -142,6 +142,7 @@ def test_losses_on_people_are_in_private_which_nobody_else_can_read(ours: Path) 
     assert "records held back to evaluate on are not protected" in (ours / "statement.txt").read_text()
 
 
+@pytest.mark.slow
 def test_what_is_published_predicts_without_the_rest(
     ours: Path, tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,6 +109,7 @@ def test_sums_stay_where_they_are_on_a_mesh_whose_axes_are_explicit() -> None:
         np.testing.assert_array_equal(found[name], alone[name])
 
 
+@pytest.mark.slow
 def test_gradients_of_examples_that_lie_on_explicit_axes_are_clipped() -> None:
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Explicit,))
     tx = jaxdp.clip_and_privatize(clip_norm=1.0, noise_multiplier=0.0, expected_batch_size=4, key=jax.random.key(0))
