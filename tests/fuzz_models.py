@@ -12,10 +12,11 @@ bodies), and settings: precision, mask, bad examples, clip rule, microbatches. `
 import argparse
 import math
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,9 @@ from jax.ad_checkpoint import checkpoint_name
 from oracle import distance, norm_of, widened
 
 import jaxdp
+from jaxdp._platform import compiling_for
+from jaxdp.clipping import _clipped_grad
+from jaxdp.clipping._arithmetic import arithmetic_of
 
 Layer = Callable[[Any, Any, Any], Any]  # (params, example, rows) -> rows [T, d]
 
@@ -210,6 +214,60 @@ def dense(program: Program) -> None:
         }
         program.add(forms[how], f"dense, {how}")
     program.width = width
+
+
+def contraction(program: Program) -> None:
+    """Of axes in any order, with a weight that is transformed along some of them first; columns may differ in length."""
+    random = program.random
+    left, right, batch = "ij"[: random.integers(1, 3)], "op"[: random.integers(3)], "bc"[: random.integers(3)]
+    size = {axis: int(random.integers(1, 5)) for axis in left + right + batch} | {"t": program.length}
+    mixed = lambda axes: "".join(random.permutation(list(axes)))
+    weight, other, out = mixed(left + right + batch), mixed("t" + left + batch), mixed("t" + right + batch)
+    first, shape_of = random.random() < 0.5, lambda axes: tuple(size[axis] for axis in axes)
+    along = tuple(weight.index(axis) for axis in program.one_of(left, left, left, left + batch, left + right, left[:1]))
+    w, of_columns = program.weight(*shape_of(weight)), [1 if axis in left else size[axis] for axis in weight]
+    spread = np.exp(program.one_of(0.0, 1.0, 3.0) * random.normal(size=of_columns))
+    program.params[w] = (program.params[w] * spread).astype(program.dtype)
+    gain, fixed = program.weight(*of_columns), jnp.asarray(random.normal(size=of_columns), program.dtype)
+    kept = random.random(size=(program.batch, *shape_of(out))) < program.one_of(0.1, 1.0)
+    kept = program.data((kept * random.normal(size=kept.shape)).astype("float32"))
+    mean = lambda x: jnp.mean(x, axis=along, keepdims=True)
+    size_of = lambda x: jnp.sqrt(mean(jnp.square(x)) + jnp.asarray(1e-5, x.dtype))
+    centred = lambda x: x - mean(x)
+    standardised = lambda x: centred(x) / size_of(centred(x))
+    forms: dict[str, Callable[[Any], Any]] = {
+        "as it is": lambda p: p[w],
+        "standardised": lambda p: standardised(p[w]),
+        "standardised, with a gain": lambda p: standardised(p[w]) * p[gain],
+        "standardised, from two means": lambda p: (
+            centred(p[w]) * jax.lax.rsqrt(mean(p[w] ** 2) - mean(p[w]) ** 2 + 0.1)
+        ),
+        "normalised": lambda p: p[w] / size_of(p[w]),
+        "normalised, with a gain": lambda p: p[w] / size_of(p[w]) * (1 + p[gain]),
+        "normalised twice": lambda p: standardised(p[w] / size_of(p[w])) + p[w],
+        "centred": lambda p: centred(p[w]),
+        "scaled": lambda p: p[w] * fixed + p[gain],
+        "of length one by absolute values": lambda p: p[w] / (mean(jnp.abs(p[w])) + jnp.asarray(1e-3, p[w].dtype)),
+        "softmax": lambda p: jax.nn.softmax(p[w], axis=along),
+        "held": lambda p: p[w] / jax.lax.stop_gradient(size_of(p[w])),
+        "squashed": lambda p: jnp.tanh(p[w]),
+    }
+    form = program.one_of(*forms)
+    operands, backwards = ((weight, other), [1, 0]) if first else ((other, weight), [0, 1])
+
+    def layer(p: Any, x: Any, rows: Any) -> Any:
+        given = jnp.resize(jnp.sin(rows), (program.length, math.prod(shape_of(other)) // program.length))
+        inner = other.replace("t", "")
+        given = jnp.transpose(
+            given.reshape(program.length, *shape_of(inner)), [("t" + inner).index(axis) for axis in other]
+        )
+        pair = [(given, forms[form](p).astype(rows.dtype))[i] for i in backwards]
+        found = jnp.einsum(f"{operands[0]},{operands[1]}->{out}", *pair) * x[kept].astype(rows.dtype)
+        return jnp.moveaxis(found, out.index("t"), 0).reshape(program.length, -1)
+
+    spelled = f"{operands[0]},{operands[1]}->{out}"
+    program.add(layer, f"{spelled} of {size}, {w} {form} along {along}, spread {float(np.ptp(np.log(spread))):.1f}")
+    program.width = math.prod(shape_of(out)) // program.length
 
 
 def bias_and_scale(program: Program) -> None:
@@ -480,6 +538,8 @@ LAYERS = (
     bias_and_scale,
     there_and_back,
     transformed_weight,
+    contraction,
+    contraction,
     stacked_and_indexed,
     parts_of_weights,
     overlapping_pairs,
@@ -513,13 +573,14 @@ class Case:
     method: str
     bad: float | None
     precision: str
+    device: str
 
     def __str__(self) -> str:
         layers = "; ".join(name for name, _ in self.program.layers)
         shapes = {name: (leaf.shape, str(leaf.dtype)) for name, leaf in self.program.params.items()}
         return (
             f"seed {self.seed}: {layers}\n  {shapes}, x64 {self.x64}, mask {self.mask.tolist()}, {self.rule}, microbatches of "
-            f"{self.microbatch_size}, {self.method}, bad {self.bad}, {self.precision}"
+            f"{self.microbatch_size}, {self.method}, bad {self.bad}, {self.precision}, as on a {self.device}"
         )
 
 
@@ -543,7 +604,7 @@ def drawn(seed: int) -> Case:
         if not program.params:
             dense(program)
     rules = [jaxdp.clipping.Flat(), jaxdp.clipping.Flat(), jaxdp.clipping.PerGroup(), jaxdp.clipping.Normalised()]
-    return Case(
+    case = Case(
         seed=seed,
         program=program,
         x64=wide,
@@ -554,7 +615,9 @@ def drawn(seed: int) -> Case:
         method=program.one_of("ghost", "ghost", "auto"),
         bad=program.one_of(None, None, None, math.nan, math.inf),
         precision=program.one_of("float32", "float32", "bfloat16", "tensorfloat32"),
+        device=program.one_of("cpu", "cpu", "gpu", "tpu"),
     )
+    return replace(case, device="gpu") if case.precision == "tensorfloat32" and case.device == "tpu" else case
 
 
 class NoLossError(Exception):
@@ -568,8 +631,21 @@ def check(case: Case) -> None:
         AssertionError: where it is wrong, with the case.
         NoLossError: where there is nothing to hold it to.
     """
-    with x64(case.x64), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+    with x64(case.x64), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"), _as_on(case.device):
         _check(case)
+
+
+@contextmanager
+def _as_on(device: str) -> Iterator[None]:
+    """Traced as for another device, which drops large gradients of transformed parameters: here, those of any size."""
+    whatever_it_costs = lambda precision: replace(
+        arithmetic_of(precision), least_transformed=0, transformed_costs=math.inf
+    )
+    if device == "cpu":
+        yield
+        return
+    with compiling_for(device), patch.object(_clipped_grad, "arithmetic_of", whatever_it_costs):
+        yield
 
 
 def _check(case: Case) -> None:
