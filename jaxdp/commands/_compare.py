@@ -23,6 +23,7 @@ _SHOWN = (
     "test_accuracy",
     "test_rmse",
     "delta",
+    "adjacency",
     "noise_multiplier",
     "clip_norm",
     "batch_size",
@@ -67,6 +68,8 @@ def compare(options: CompareOptions) -> None:
         console = Console(width=max(console.width, _WIDE))
     for shown in comparison_tables(runs, wide=console.width >= _WIDE):
         console.print(shown)
+    for told in epsilons_apart(runs):
+        say(console, told)
     say(console, f"the same against ε: {output}")
     if is_private:
         say(
@@ -136,6 +139,20 @@ def comparison_tables(runs: list[dict[str, Any]], *, wide: bool) -> list[Table]:
         )
         for kind in kinds
     ]
+
+
+def epsilons_apart(runs: list[dict[str, Any]]) -> list[str]:
+    """A sentence for each thing in which the ε of private runs differ in what they say."""
+    found = []
+    for of, shown in (("delta", lambda value: f"δ = {value:g}"), ("adjacency", lambda value: f"adjacency {value}")):
+        kinds: dict[Any, list[str]] = {}
+        for run in runs:
+            if run["epsilon"] is not None and run[of] is not None:
+                kinds.setdefault(run[of], []).append(run["name"])
+        if len(kinds) > 1:
+            each = "; ".join(f"{shown(value)} of {', '.join(names)}" for value, names in kinds.items())
+            found.append(f"ε that differ in what they say aren't to be ranked: {each}")
+    return found
 
 
 def _table(title: str, runs: list[dict[str, Any]], wide: bool) -> Table:

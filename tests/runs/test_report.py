@@ -8,7 +8,7 @@ import pytest
 from command import refused
 from rich.console import Console
 
-from jaxdp.commands._compare import comparison_tables
+from jaxdp.commands._compare import comparison_tables, epsilons_apart
 from jaxdp.commands.train._report import advice, status_line, summary_table
 from jaxdp.runs._pictures import new_figure, panels, save_figure
 from jaxdp.runs._report import progress_display, say, two_columns
@@ -124,6 +124,16 @@ def test_runs_on_other_data_are_compared_in_tables_of_their_own_within_80_column
     assert "59.5" in out.getvalue()
     assert "finished runs on csv, by accuracy on examples held back" in " ".join(out.getvalue().split())
     assert "mnist-scattering-20261126-000000" in out.getvalue()
+
+
+def test_epsilons_that_say_different_things_are_told_apart() -> None:
+    run = {"delta": 1e-5, "adjacency": "add_or_remove_one", "epsilon": 1.0}
+    plain = {"name": "plain", "delta": None, "adjacency": None, "epsilon": None}
+    assert epsilons_apart([{**run, "name": "a"}, plain, {**run, "name": "b"}]) == []
+    others = [{**run, "name": "c", "delta": 1e-3}, {**run, "name": "d", "adjacency": "replace_one"}]
+    by_delta, by_adjacency = epsilons_apart([{**run, "name": "a"}, plain, *others])
+    assert by_delta.endswith("δ = 1e-05 of a, d; δ = 0.001 of c")
+    assert by_adjacency.endswith("adjacency add_or_remove_one of a, c; adjacency replace_one of d")
 
 
 def test_a_model_that_tells_less_than_base_rates_is_said_to() -> None:
