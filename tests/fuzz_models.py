@@ -603,7 +603,10 @@ def drawn(seed: int) -> Case:
             program.one_of(*LAYERS)(program)
         if not program.params:
             dense(program)
-    rules = [jaxdp.clipping.Flat(), jaxdp.clipping.Flat(), jaxdp.clipping.PerGroup(), jaxdp.clipping.Normalised()]
+    rules = [
+        *(jaxdp.clipping.Flat(), jaxdp.clipping.Flat(), jaxdp.clipping.PerGroup(), jaxdp.clipping.Normalised()),
+        jaxdp.clipping.Quantile(expected_batch_size=4.0),
+    ]
     case = Case(
         seed=seed,
         program=program,
@@ -668,12 +671,14 @@ def _check(case: Case) -> None:
             precision=case.precision,
         )
     )
-    whole = grad_fn(program.params, batch, mask=jnp.asarray(case.mask))
+    follows = isinstance(case.rule, jaxdp.clipping.Quantile)  # its clip norm is a part of its state
+    state = {"rule_state": case.rule.init(clip_norm, jax.random.key(0))} if follows else {}
+    whole = grad_fn(program.params, batch, mask=jnp.asarray(case.mask), **state)
     sensitivity = float(whole.sensitivity)
     assert sensitivity <= clip_norm * (1 + 1e-6), f"sensitivity {sensitivity} for clip norm {clip_norm}\n{case}"
     total = jax.tree.map(lambda leaf: np.zeros(leaf.shape), program.params)
     for i, gradient in enumerate(gradients):
-        alone = grad_fn(program.params, batch, mask=jnp.arange(program.batch) == i)
+        alone = grad_fn(program.params, batch, mask=jnp.arange(program.batch) == i, **state)
         moved = norm_of(alone.grads)
         assert moved <= sensitivity * (1 + 1e-5), (
             f"example {i} moves the sum by {moved}, accounted {sensitivity}\n{case}"
