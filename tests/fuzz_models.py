@@ -231,6 +231,9 @@ def contraction(program: Program) -> None:
     gain, fixed = program.weight(*of_columns), jnp.asarray(random.normal(size=of_columns), program.dtype)
     kept = random.random(size=(program.batch, *shape_of(out))) < program.one_of(0.1, 1.0)
     kept = program.data((kept * random.normal(size=kept.shape)).astype("float32"))
+    uneven = jnp.asarray(
+        random.normal(size=shape_of(other.replace("t", ""))), program.dtype
+    )  # nothing cancels when centred
     mean = lambda x: jnp.mean(x, axis=along, keepdims=True)
     size_of = lambda x: jnp.sqrt(mean(jnp.square(x)) + jnp.asarray(1e-5, x.dtype))
     centred = lambda x: x - mean(x)
@@ -258,9 +261,8 @@ def contraction(program: Program) -> None:
     def layer(p: Any, x: Any, rows: Any) -> Any:
         given = jnp.resize(jnp.sin(rows), (program.length, math.prod(shape_of(other)) // program.length))
         inner = other.replace("t", "")
-        given = jnp.transpose(
-            given.reshape(program.length, *shape_of(inner)), [("t" + inner).index(axis) for axis in other]
-        )
+        given = given.reshape(program.length, *shape_of(inner)) * uneven.astype(rows.dtype)
+        given = jnp.transpose(given, [("t" + inner).index(axis) for axis in other])
         pair = [(given, forms[form](p).astype(rows.dtype))[i] for i in backwards]
         found = jnp.einsum(f"{operands[0]},{operands[1]}->{out}", *pair) * x[kept].astype(rows.dtype)
         return jnp.moveaxis(found, out.index("t"), 0).reshape(program.length, -1)

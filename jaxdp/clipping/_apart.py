@@ -29,6 +29,8 @@ _TOGETHER = ("regularized_incomplete_beta",) if jax.__version_info__ < (0, 12) e
 _TOGETHER_ON_TPUS = ("eigh", "svd")
 # Of JAX's own those that it can't vectorise, or not over examples.
 _NOT_VECTORISED = ("ragged_dot_general", "ragged_dot", "linear_call")
+# Classes by which JAX computes `jax.numpy.searchsorted` and `nonzero`, and with them `interp`, `digitize` or `triu_indices`.
+_OF_NUMPY = {"SearchSorted": "hijax", "Nonzero": "hijax", "Einsum": "hijax", "Ldexp": "ufuncs", "Frexp": "ufuncs"}
 # Of the primitives with named axes, those by which no value gets from one copy to another.
 _NAMES_AXES_ALONE = ("pvary",)
 _OF_EQUINOX = (
@@ -62,8 +64,8 @@ def refuse_what_sees_others(jaxpr: Jaxpr, of_example: Sequence[bool], in_turn: s
 
 
 def foreign_primitives(jaxpr: Jaxpr) -> list[str]:
-    """The names of those that a program runs and that aren't JAX's own, or are and run a class that a user has written, or don't
-    keep examples apart.
+    """The names of those that a program runs and that aren't JAX's own, or don't keep examples apart, and of classes of
+    `jax.experimental.hijax` that a user has written.
     """
     together = (*_TOGETHER, *_NOT_VECTORISED, *(_TOGETHER_ON_TPUS if default_platform() is TPU else ()))
     is_foreign = lambda eqn: (
@@ -72,12 +74,20 @@ def foreign_primitives(jaxpr: Jaxpr) -> list[str]:
         or not _is_jaxs_own(eqn.primitive)
         or (eqn.primitive.name == "pallas_call" and _has_scratch(eqn))
     )
-    return sorted({eqn.primitive.name for eqn in all_equations(jaxpr) if is_foreign(eqn)})
+    name_of = lambda eqn: type(eqn.params["_prim"]).__name__ if _is_hijax(eqn) else eqn.primitive.name
+    return sorted({name_of(eqn) for eqn in all_equations(jaxpr) if is_foreign(eqn)})
 
 
 def _is_hijax(eqn: Eqn) -> bool:
-    """Whether an equation runs a class of `jax.experimental.hijax`, of which no jaxpr says what it does."""
-    return "_prim" in eqn.params
+    """Whether an equation runs a class of `jax.experimental.hijax`, of which no jaxpr says what it does, but for JAX's own."""
+    return "_prim" in eqn.params and type(eqn.params["_prim"]) not in _written_with_hijax()
+
+
+@functools.cache
+def _written_with_hijax() -> frozenset[type]:
+    """The classes behind functions of `jax.numpy`, as JAX 0.12 has them; they work on each example by itself."""
+    named = [(sys.modules.get(f"jax._src.numpy.{module}"), name) for name, module in _OF_NUMPY.items()]
+    return frozenset(found for module, name in named if (found := getattr(module, name, None)) is not None)
 
 
 def _has_scratch(kernel: Eqn) -> bool:

@@ -16,6 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
+from oracle import distance, loop
 
 import jaxdp
 from jaxdp._platform import compiling_for
@@ -338,3 +339,46 @@ def test_what_a_masked_row_holds_changes_no_bit_of_the_others(method: str) -> No
             found = clipped(kernel, images.at[63].set(value), mask=mask)
             np.testing.assert_array_equal(found.norms, expected.norms)
             np.testing.assert_array_equal(found.grads, expected.grads)
+
+
+OF_NUMPY: dict[str, Callable[[Any, Any], Any]] = {  # of parameters [8] and an example [6], as users write them
+    "searchsorted": lambda w, x: w[jnp.searchsorted(jnp.linspace(-1.0, 1.0, 7), x)],
+    "digitize": lambda w, x: w[jnp.digitize(x, jnp.sort(w)[:4])] * w[0],
+    "interp": lambda w, x: jnp.interp(x, jnp.arange(8.0), w),
+    "triu_indices": lambda w, x: (x[:3, None] * w[None, :3])[jnp.triu_indices(3)],
+    "nonzero": lambda w, x: x[jnp.nonzero(x > 0, size=3)[0]] * w[:3],
+    "ldexp": lambda w, x: jnp.ldexp(w[:6] * x, jnp.arange(6)),
+    "frexp": lambda w, x: jnp.frexp(w[:6] * x)[0],
+}
+
+
+@pytest.mark.parametrize("name", OF_NUMPY)
+def test_functions_of_numpy_that_jax_writes_with_hijax_are_its_own(name: str) -> None:
+    of_one = lambda w, x: jnp.sum(jnp.sin(OF_NUMPY[name](w, x)))
+    assert not foreign_primitives(jax.make_jaxpr(jax.value_and_grad(of_one))(jnp.ones(8), jnp.ones(6)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_they_are_clipped_as_in_a_loop(method: str) -> None:
+    of_one = lambda w, x: sum((jnp.sum(jnp.sin(f(w, x))) for f in OF_NUMPY.values()), jnp.float32(0))
+    random = np.random.default_rng(0)
+    w, xs = (jnp.asarray(random.normal(size=shape), jnp.float32) for shape in ((8,), (5, 6)))
+    mask = np.array([True, True, False, True, True])
+    expected, norms = loop(of_one, w, xs, mask, 2.0)
+    out = jax.jit(jaxdp.clipped_grad(of_one, clip_norm=2.0, method=method))(w, xs, mask=mask)  # pyright: ignore[reportArgumentType]
+    np.testing.assert_allclose(out.norms[mask], np.asarray(norms)[mask], rtol=1e-5)
+    assert distance(out.grads, expected) <= 1e-4
+
+
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="JAX has no such classes")
+def test_a_class_of_ones_own_is_not_jaxs() -> None:
+    from jax._src.numpy.hijax import SearchSorted
+
+    class Mine(SearchSorted):
+        """Whatever it does."""
+
+    table, x = jnp.arange(8.0), jnp.ones(6)
+    how = {"side": "left", "dimension": 0, "batch_dims": 0, "method": "scan", "out_dtype": np.dtype("int32")}
+    mine = Mine(jax.typeof(table), jax.typeof(x), **how)
+    assert foreign_primitives(jax.make_jaxpr(mine)(table, x)) == ["Mine"]
