@@ -82,6 +82,11 @@ class CheckpointFolder:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; returns when it is on disk, and raises `UsageError` where it can't be."""
+        if not self._folder.parent.is_dir():  # orbax would make it anew, for others to read
+            raise UsageError(
+                f"{self._folder.parent} is gone, where the run keeps its checkpoints: where it was moved, go on from there by "
+                "--resume"
+            )
         state = checkpoint.state
         arrays = here(_arrays(checkpoint))
         told = {"totals": checkpoint.totals, "ledger": state.ledger.to_dict(), "metrics": list(checkpoint.metrics)}

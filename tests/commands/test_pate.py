@@ -560,6 +560,12 @@ def test_labels_that_a_kill_left_without_their_statement_get_it_and_are_not_made
             cli.main([*command, "--output", str(tmp_path / "broken")])
     assert not (tmp_path / "broken" / "statement.json").exists()
     capsys.readouterr()
+    labels = tmp_path / "broken" / "labels.csv"
+    labels.rename(tmp_path / "taken.csv")
+    assert "held labels, which are gone from it and are paid for" in refused(
+        [*command, "--output", str(labels.parent)], capsys
+    )
+    (tmp_path / "taken.csv").rename(labels)
     others = [*command, "--delta", "1e-4", "--output", str(tmp_path / "broken")]
     assert "this isn't the same one" in refused(others, capsys)
     cli.main([*command, "--output", str(tmp_path / "broken")])

@@ -113,6 +113,26 @@ def test_a_search_without_a_seed_is_one_search_wherever_it_goes_on(tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_a_best_run_that_is_gone_before_it_is_kept_is_asked_for(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(accounting.RandomSearch, "number_of_runs", lambda *_: 1)
+    command = [*SMALL, "--batch-size", "64", "--output", str(tmp_path / "run")]
+    with monkeypatch.context() as patch:
+        patch.setattr(_tune, "save_model", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(SystemExit):
+            cli.main(command)
+    trials = tmp_path / "run" / "private" / "trials"
+    trials.rename(tmp_path / "taken")
+    capsys.readouterr()
+    assert "is gone, the best run of this search: bring it back" in refused(
+        ["tune", "--resume", str(tmp_path / "run")], capsys
+    )
+    shutil.rmtree(trials, ignore_errors=True)
+    (tmp_path / "taken").rename(trials)
+    cli.main(["tune", "--resume", str(tmp_path / "run")])
+    assert (tmp_path / "run" / "statement.json").exists()
+
+
+@pytest.mark.slow
 def test_a_search_is_not_gone_on_with_where_a_digit_of_its_noise_is_another(
     tmp_path: Path, monkeypatch, capsys
 ) -> None:

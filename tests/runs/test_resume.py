@@ -141,6 +141,20 @@ def test_a_run_whose_clip_norm_follows_a_quantile_resumes_to_the_same_bits(tmp_p
 
 
 @pytest.mark.slow
+def test_a_folder_that_was_moved_meanwhile_is_not_made_anew(tmp_path: Path) -> None:
+    run = jaxdp.DPSGD(num_examples=20, expected_batch_size=8, steps=6, clip_norm=0.1, noise_multiplier=1.0)
+    step = run.make_step(lambda params, x: jnp.vdot(params["w"], x), optax.sgd(0.1), self_check=False)
+    state, private = step.init({"w": jnp.ones(5)}, jax.random.key(0)), tmp_path / "private"
+    private.mkdir(0o700)
+    with CheckpointFolder(private / "checkpoints", "a mark") as folder:
+        folder.save(Checkpoint(state, {}))
+        private.rename(tmp_path / "moved")
+        with pytest.raises(jaxdp.UsageError, match="is gone, where the run keeps its checkpoints"):
+            folder.save(Checkpoint(state, {}))
+    assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+
+
+@pytest.mark.slow
 def test_resume_stands_for_the_output_folder_where_it_has_no_value(
     options: list[str], tmp_path: Path, undisturbed: Any, monkeypatch
 ) -> None:

@@ -24,7 +24,7 @@ from .._options import check_given, check_seed, seeded, that_matter
 from ._options import AnalyzeOptions, LabelOptions
 from ._plots import plot_epsilon
 from ._predictions import read_labels, read_predictions
-from ._release import all_figures, analysis, labels_of, publish, release, write
+from ._release import all_figures, analysis, labels_of, publish, release, were_in_place, write
 from ._report import epsilon_table
 
 _OPTIONS = f"{PRIVATE}/options.json"  # of labels that are being made, until they have their statement
@@ -102,6 +102,11 @@ def _forget_broken_off(options: LabelOptions, folder: RunFolder) -> None:
     if is_ours and _was_begun_by(options, folder):
         with folder.locked():
             _refuse_labels(folder)
+            if were_in_place(folder):
+                raise UsageError(
+                    f"--output={folder.path} held labels, which are gone from it and are paid for: put its labels.csv back, and "
+                    "this command states what they cost, or give another folder; labelling again costs again"
+                )
             (folder.private / "votes.npy").unlink(missing_ok=True)
 
 

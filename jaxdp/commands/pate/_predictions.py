@@ -13,6 +13,7 @@ from ..._errors import NOT_ARRAYS, UsageError
 from ...pate._votes import check_predictions
 from ...runs._folder import PRIVATE, close_to_others
 
+UNPLACED = f"{PRIVATE}/labels.tmp"  # labels before they are in their place: half of them are not to be shared
 _HEADER = ("example", "label", "answered")
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")  # int() takes 1_0 and figures of other scripts, too
 _UNREADABLE = (OSError, ValueError, OverflowError, csv.Error)
@@ -66,7 +67,7 @@ def write_labels(
     path: Path, labels: Int[np.ndarray, " asked"], answered: Bool[np.ndarray, " asked"], rows: np.ndarray
 ) -> None:
     """A line for each example that was asked: its number, its label (empty where there is none), whether it was answered."""
-    temporary = path.parent / PRIVATE / "labels.tmp"  # half of them are not to be shared
+    temporary = path.parent / UNPLACED
     with temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_HEADER)

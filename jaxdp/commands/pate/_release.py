@@ -28,7 +28,7 @@ from ...pate._votes import vote_counts
 from ...pate.aggregators import Aggregator
 from ...runs._folder import PRIVATE, RunFolder, close_to_others
 from ._plots import plot_agreement, plot_epsilon
-from ._predictions import read_labels, write_labels
+from ._predictions import UNPLACED, read_labels, write_labels
 
 _SEAL = f"{PRIVATE}/labels.json"  # by which the labels are known again
 _FIGURES = f"{PRIVATE}/report.json"  # what it cost, by the votes, too
@@ -170,6 +170,11 @@ def write(
     folder.write_sealed_json(_TO_STATE, {**public_figures(report), **told})
     folder.write_sealed_json(_SEAL, {"labels": _digest(released.rows, released.labels, released.answered)})
     write_labels(folder.path / "labels.csv", released.labels, released.answered, released.rows)
+
+
+def were_in_place(folder: RunFolder) -> bool:
+    """Whether its labels were where others may see them, wherever they are now: once sealed, they are moved there at once."""
+    return (folder.path / _SEAL).exists() and not (folder.path / UNPLACED).exists()
 
 
 def labels_of(

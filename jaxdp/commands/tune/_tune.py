@@ -168,6 +168,11 @@ class _Search:
         if trials:
             best = max(range(len(trials)), key=lambda i: trials[i].score or 0.0)
             source = RunFolder(folder.private / TRIALS / str(best + 1))
+            if not source.path.is_dir():
+                raise UsageError(
+                    f"{source.path} is gone, the best run of this search: bring it back and --resume, or search anew, which "
+                    "costs again"
+                )
             best_run = load_run(source.path)
             save_model(folder.path / "model", best_run.params, best_run.step)  # anew, so that its time says nothing
             folder.keep_metrics(source.metrics())
