@@ -1,5 +1,6 @@
 """`jaxdp compare`: finished runs beside each other, in a table and a picture."""
 
+import itertools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -129,30 +130,34 @@ def _drew_no_run(path: Path, summary: dict[str, Any]) -> bool:
 
 def comparison_tables(runs: list[dict[str, Any]], *, wide: bool) -> list[Table]:
     """A table for each data set and kind of accuracy, or error: those of one aren't ranked with those of another."""
-    kind_of = lambda run: (run["dataset"], shown_figure(figure_of(run), 0)[0], run["evaluated_on"] or TEST_SET)
-    kinds = dict.fromkeys(map(kind_of, runs))
     return [
-        _table(
-            f"finished runs on {kind[0]}, by {kind[1]} on {kind[2]}",
-            [run for run in runs if kind_of(run) == kind],
-            wide,
-        )
-        for kind in kinds
+        _table(f"finished runs on {dataset}, by {figure} on {evaluated_on}", those, wide)
+        for (dataset, figure, evaluated_on), those in _kinds(runs).items()
     ]
 
 
 def epsilons_apart(runs: list[dict[str, Any]]) -> list[str]:
-    """A sentence for each thing in which the ε of private runs differ in what they say."""
+    """A sentence for each thing in which ε in one table differ in what they say."""
     found = []
-    for of, shown in (("delta", lambda value: f"δ = {value:g}"), ("adjacency", lambda value: f"adjacency {value}")):
-        kinds: dict[Any, list[str]] = {}
-        for run in runs:
+    in_words = {"delta": lambda value: f"δ = {value:g}", "adjacency": lambda value: f"adjacency {value}"}
+    for those, (of, shown) in itertools.product(_kinds(runs).values(), in_words.items()):
+        names: dict[Any, list[str]] = {}
+        for run in those:
             if run["epsilon"] is not None and run[of] is not None:
-                kinds.setdefault(run[of], []).append(run["name"])
-        if len(kinds) > 1:
-            each = "; ".join(f"{shown(value)} of {', '.join(names)}" for value, names in kinds.items())
+                names.setdefault(run[of], []).append(run["name"])
+        if len(names) > 1:
+            each = "; ".join(f"{shown(value)} of {', '.join(of_it)}" for value, of_it in names.items())
             found.append(f"ε that differ in what they say aren't to be ranked: {each}")
     return found
+
+
+def _kinds(runs: list[dict[str, Any]]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Runs by data set, kind of figure and what it is of."""
+    kinds: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for run in runs:
+        kind = run["dataset"], shown_figure(figure_of(run), 0)[0], run["evaluated_on"] or TEST_SET
+        kinds.setdefault(kind, []).append(run)
+    return kinds
 
 
 def _table(title: str, runs: list[dict[str, Any]], wide: bool) -> Table:

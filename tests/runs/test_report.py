@@ -127,9 +127,11 @@ def test_runs_on_other_data_are_compared_in_tables_of_their_own_within_80_column
 
 
 def test_epsilons_that_say_different_things_are_told_apart() -> None:
-    run = {"delta": 1e-5, "adjacency": "add_or_remove_one", "epsilon": 1.0}
-    plain = {"name": "plain", "delta": None, "adjacency": None, "epsilon": None}
+    on_mnist = {"dataset": "mnist", "evaluated_on": None, "test_accuracy": 0.9}
+    run = {**on_mnist, "delta": 1e-5, "adjacency": "add_or_remove_one", "epsilon": 1.0}
+    plain = {**on_mnist, "name": "plain", "delta": None, "adjacency": None, "epsilon": None}
     assert epsilons_apart([{**run, "name": "a"}, plain, {**run, "name": "b"}]) == []
+    assert epsilons_apart([{**run, "name": "a"}, {**run, "name": "b", "dataset": "adult", "delta": 1e-4}]) == []
     others = [{**run, "name": "c", "delta": 1e-3}, {**run, "name": "d", "adjacency": "replace_one"}]
     by_delta, by_adjacency = epsilons_apart([{**run, "name": "a"}, plain, *others])
     assert by_delta.endswith("δ = 1e-05 of a, d; δ = 0.001 of c")
