@@ -224,10 +224,23 @@ def save_model(folder: Path, params: Params, step: int) -> None:
         folder: of the model.
         params: its parameters.
         step: after how many steps they are.
+
+    Raises:
+        UsageError: where it can't be written.
     """
-    with _orbax(), closing(_checkpointer(folder.absolute(), keep=1, alone=True)) as checkpointer:
-        arrays = {"params": params}
-        checkpointer.save(step, arrays, custom_metadata={"digest": _digest(arrays)}, overwrite=True)
+    arrays, failed = {"params": params}, None
+    with _orbax():
+        try:
+            with closing(_checkpointer(folder.absolute(), keep=1, alone=True)) as checkpointer:
+                checkpointer.save(step, arrays, custom_metadata={"digest": _digest(arrays)}, overwrite=True)
+        except Exception as error:  # as in `CheckpointFolder.save`
+            failed = _reason(error)
+        if failed is not None:
+            _let_others_end()
+    if failed is not None:
+        raise UsageError(
+            f"the model in {folder} can't be written ({failed}): see that there is room, and go on by --resume"
+        )
 
 
 def load_model(folder: Path, like: Any) -> tuple[Any, int] | None:

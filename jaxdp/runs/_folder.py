@@ -156,10 +156,10 @@ class RunFolder:
         return (self.private if private else self.path) / "model"
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes out; raises `UsageError` where one is here."""
+    def locked(self, go_on: str | None = None) -> Iterator[None]:
+        """Keep other processes out; raises `UsageError` where one is here, with how to go on once it isn't."""
         self.make_private()
-        with locked(self.private / "lock", self.path):
+        with locked(self.private / "lock", self.path, go_on or f"go on with --resume {self.path}"):
             yield
 
     def make_private(self) -> None:

@@ -13,8 +13,8 @@ _BYTE = 2**30  # that is locked on Windows: beyond what is written, so that the 
 
 
 @contextmanager
-def locked(path: Path, folder: Path) -> Iterator[None]:
-    """Hold the lock in the file `path` while in `folder`.
+def locked(path: Path, folder: Path, go_on: str) -> Iterator[None]:
+    """Hold the lock in the file `path` while in `folder`; `go_on` says how to where another process did.
 
     Raises:
         UsageError: where another process, or another thread of this one, holds it; and where nothing can.
@@ -26,8 +26,8 @@ def locked(path: Path, folder: Path) -> Iterator[None]:
             file.seek(0)
             raise UsageError(
                 f"{folder} is in use by {file.read().strip() or 'another process'}: two would write over each other's results "
-                f"and draw the same noise. Wait for its end, or end it (taking {path.name} away ends nothing) and go on with "
-                f"--resume {folder}; or give another folder"
+                f"and draw the same noise. Wait for its end, or end it (taking {path.name} away ends nothing) and {go_on}; "
+                "or give another folder"
             ) from error
         except OSError as error:
             raise UsageError(

@@ -17,8 +17,8 @@ from of_several import ended, free_address, started, together
 
 import jaxdp
 from jaxdp import cli, pate
-from jaxdp.commands.pate import _label, _pipeline, _teach
-from jaxdp.commands.pate._predictions import read_labels, read_predictions
+from jaxdp.commands.pate import _label, _pipeline, _release, _teach
+from jaxdp.commands.pate._predictions import Kept, load_array, read_labels, read_predictions, save_array
 from jaxdp.runs._folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no record of some class")
@@ -535,6 +535,61 @@ def test_labelling_that_a_kill_ended_before_a_label_was_there_begins_anew_by_the
         (output / name).rename(elsewhere / name)
     assert "holds private/votes.npy" in refused([*command, "--output", str(output)], capsys)
     assert (output / "private" / "votes.npy").exists()
+
+
+@pytest.mark.slow
+def test_labels_that_a_kill_ended_before_they_were_known_begin_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "p.npy", np.random.default_rng(0).integers(0, 2, (30, 40)))
+    command = ["pate", "label", str(tmp_path / "p.npy"), "--num-classes", "2", "--records", "3000"]
+    for i, name in enumerate(("write_labels", "place_labels")):
+        folder = ["--output", str(tmp_path / f"{i}")]
+        with monkeypatch.context() as patch:
+            patch.setattr(_release, name, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(SystemExit):
+                cli.main([*command, *folder])
+        assert not (tmp_path / f"{i}" / "labels.csv").exists()
+        with RunFolder(tmp_path / f"{i}").locked():
+            assert "and give the same command again" in refused([*command, *folder], capsys)
+        cli.main([*command, *folder])
+        assert (tmp_path / f"{i}" / "statement.json").exists()
+
+
+@pytest.mark.slow
+def test_labels_get_no_statement_but_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "p.npy", np.random.default_rng(0).integers(0, 2, (30, 40)))
+    command = ["pate", "label", str(tmp_path / "p.npy"), "--num-classes", "2", "--records", "3000"]
+    cheap, dear = tmp_path / "cheap", tmp_path / "dear"
+    cli.main([*command, "--sigma", "40", "--output", str(cheap)])
+    again = [*command, "--sigma", "2", "--output", str(dear)]
+    with monkeypatch.context() as patch:
+        patch.setattr(_label, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(SystemExit):
+            cli.main(again)
+    others = ("statement.json", "report.json", "labels.json")
+    own = {name: (dear / "private" / name).read_bytes() for name in others}
+    capsys.readouterr()
+    for swapped in (others[:1], others[:2], others):
+        for name in swapped:
+            (dear / "private" / name).write_bytes((cheap / "private" / name).read_bytes())
+        assert "is not as it was written" in refused(again, capsys)
+        assert not (dear / "statement.json").exists()
+    for name, content in own.items():
+        (dear / "private" / name).write_bytes(content)
+    cli.main(again)
+    (dear / "statement.json").unlink()
+    assert "labels whose statement.json is gone" in refused(again, capsys)
+
+
+def test_an_array_of_another_run_is_not_this_ones(tmp_path: Path) -> None:
+    save_array(Kept(tmp_path / "predictions.npy", "one"), np.arange(6).reshape(2, 3))
+    np.testing.assert_array_equal(np.load(tmp_path / "predictions.npy"), [[0, 1, 2], [3, 4, 5]])
+    np.testing.assert_array_equal(load_array(Kept(tmp_path / "predictions.npy", "one")), [[0, 1, 2], [3, 4, 5]])
+    with pytest.raises(jaxdp.UsageError, match="is not as it was written"):
+        load_array(Kept(tmp_path / "predictions.npy", "another"))
 
 
 @pytest.mark.parametrize("cell", ["1_0", "\N{ARABIC-INDIC DIGIT ONE}", "1.0", "0x1"])

@@ -16,6 +16,7 @@ from jaxdp import _processes, cli
 from jaxdp.clipping import Quantile
 from jaxdp.commands.train import _config, _job
 from jaxdp.runs import Checkpoint, CheckpointFolder, _loop
+from jaxdp.runs._checkpoint import save_model
 from jaxdp.runs._folder import RunFolder
 
 EPOCHS = 4
@@ -152,6 +153,13 @@ def test_a_folder_that_was_moved_meanwhile_is_not_made_anew(tmp_path: Path) -> N
         with pytest.raises(jaxdp.UsageError, match="is gone, where the run keeps its checkpoints"):
             folder.save(Checkpoint(state, {}))
     assert [path.name for path in tmp_path.iterdir()] == ["moved"]
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_written_is_told_of_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(jaxdp.UsageError, match=r"the model in .* can't be written .*: see that there is room"):
+        save_model(tmp_path / "file" / "model", {"w": jnp.ones(5)}, 3)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from ...pate._graph import graph_coordinates
 from ...runs._device import check_room
 from ...runs._folder import RunFolder
 from ...runs._report import rows_shown
-from ._predictions import load_array, save_array
+from ._predictions import Kept, load_array, save_array
 
 _NEIGHBOURS, _DIMENSIONS, _LEAST_PUBLIC = 10, 20, 2
 
@@ -40,8 +40,9 @@ class Coordinates:
             neighbours, dimensions = min(_NEIGHBOURS, self.public - 1), min(_DIMENSIONS, self.public - 1)
             found = graph_coordinates(public, private, neighbours=neighbours, dimensions=dimensions)
             for path, array in zip(paths, found, strict=True):
-                save_array(path, array)
-        return load_array(paths[0]), load_array(paths[1])
+                save_array(Kept(path, self.folder.mark), array)
+        public, private = (load_array(Kept(path, self.folder.mark)) for path in paths)
+        return public, private
 
     def erase(self) -> None:
         """Take the files away; doing it again does no harm."""

@@ -24,10 +24,11 @@ from .._options import check_given, check_seed, seeded, that_matter
 from ._options import AnalyzeOptions, LabelOptions
 from ._plots import plot_epsilon
 from ._predictions import read_labels, read_predictions
-from ._release import all_figures, analysis, labels_of, publish, release, were_in_place, write
+from ._release import all_figures, analysis, publish, release, were_in_place, write
 from ._report import epsilon_table
 
 _OPTIONS = f"{PRIVATE}/options.json"  # of labels that are being made, until they have their statement
+_AGAIN = "give the same command again"
 _STATED = "Mechanism: "  # how the part of a statement begins that says it
 
 
@@ -62,7 +63,7 @@ def label(options: LabelOptions, console: Console | None = None) -> None:
     asked, budget = np.ones(predictions.shape[1], bool), {"epsilon": options.target_epsilon, "delta": options.delta}
     within_budget(asked, mechanism, **budget, most_answers=options.max_answers)  # else refused once labels are drawn
     keys = KeySource(options.seed, ["pate label", that_matter(options)], Fingerprints((predictions.astype(np.int64),)))
-    with folder.locked():
+    with folder.locked(_AGAIN):
         _refuse_labels(folder)  # of another process, since the folder was looked at
         folder.write_json(_OPTIONS, _plain(options))
         released = release(
@@ -100,7 +101,7 @@ def _forget_broken_off(options: LabelOptions, folder: RunFolder) -> None:
         )
     is_ours = os.access(folder.path / _OPTIONS, os.R_OK) and not any(folder.path.glob("statement.*"))
     if is_ours and _was_begun_by(options, folder):
-        with folder.locked():
+        with folder.locked(_AGAIN):
             _refuse_labels(folder)
             if were_in_place(folder):
                 raise UsageError(
@@ -126,13 +127,17 @@ def _plain(options: LabelOptions) -> dict[str, Any]:
 
 def _state_what_was_broken_off(options: LabelOptions, folder: RunFolder, console: Console) -> None:
     """Labels are there, and a kill has come before their statement."""
-    with folder.locked():
+    if not (folder.path / _OPTIONS).exists():
+        raise UsageError(
+            f"--output={folder.path} holds labels whose statement.json is gone: put it back, or give another folder; labelling "
+            "again costs again"
+        )
+    with folder.locked(_AGAIN):
         if not _was_begun_by(options, folder):
             raise UsageError(
                 f"--output={folder.path} holds labels of a command that was broken off, and this isn't the same one: give that "
                 "one again, and they get their statement, or give another folder"
             )
-        labels_of(folder)
         _end(folder)
     say(
         console,

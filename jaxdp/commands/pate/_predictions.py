@@ -2,9 +2,11 @@
 
 import csv
 import hashlib
+import hmac
 import io
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -64,16 +66,22 @@ def _read_csv(path: Path) -> np.ndarray:
 
 
 def write_labels(
-    path: Path, labels: Int[np.ndarray, " asked"], answered: Bool[np.ndarray, " asked"], rows: np.ndarray
+    folder: Path, labels: Int[np.ndarray, " asked"], answered: Bool[np.ndarray, " asked"], rows: np.ndarray
 ) -> None:
-    """A line for each example that was asked: its number, its label (empty where there is none), whether it was answered."""
-    temporary = path.parent / UNPLACED
-    with temporary.open("w", newline="", encoding="utf-8") as file:
+    """A line for each example that was asked: its number, its label (empty where there is none), whether it was answered.
+
+    They aren't in their place yet: `place_labels`.
+    """
+    with (folder / UNPLACED).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_HEADER)
         for row, label, was in zip(rows, labels, answered, strict=True):
             writer.writerow((int(row), int(label) if label >= 0 else "", int(was)))
-    temporary.replace(path)
+
+
+def place_labels(folder: Path) -> None:
+    """Put them where others may see them."""
+    (folder / UNPLACED).replace(folder / "labels.csv")
 
 
 def read_labels(
@@ -105,20 +113,33 @@ def _whole(cell: str) -> int:
     return int(cell)
 
 
-def save_array(path: Path, array: np.ndarray) -> None:
-    """Write a .npy file, all or nothing; after its end, where NumPy doesn't look, stands its SHA-256."""
-    temporary = path.with_suffix(".tmp.npy")
+class Kept(NamedTuple):
+    """Where a run keeps an array, and the mark by which that is the run's own."""
+
+    path: Path
+    mark: str
+
+
+def save_array(kept: Kept, array: np.ndarray) -> None:
+    """Write a .npy file, all or nothing; after its end, where NumPy doesn't look, stands its SHA-256 under the run's mark."""
+    temporary = kept.path.with_suffix(".tmp.npy")
     file = io.BytesIO()
     np.save(file, array)
-    temporary.write_bytes(file.getvalue() + hashlib.sha256(file.getvalue()).digest())
+    temporary.write_bytes(file.getvalue() + _sealed(file.getvalue(), kept.mark))
     close_to_others(temporary)
-    temporary.replace(path)
+    temporary.replace(kept.path)
 
 
-def load_array(path: Path) -> np.ndarray:
-    """What `save_array` wrote; raises `UsageError` where it is damaged."""
-    content = path.read_bytes()
+def load_array(kept: Kept) -> np.ndarray:
+    """What `save_array` wrote; raises `UsageError` where it is damaged, or another run's."""
+    content = kept.path.read_bytes()
     body, seal = content[: -hashlib.sha256().digest_size], content[-hashlib.sha256().digest_size :]
-    if hashlib.sha256(body).digest() != seal:
-        raise UsageError(f"{path} is not as it was written: the run's folder is damaged; start the run anew in another")
+    if not hmac.compare_digest(_sealed(body, kept.mark), seal):
+        raise UsageError(
+            f"{kept.path} is not as it was written: the run's folder is damaged; start the run anew in another"
+        )
     return np.load(io.BytesIO(body), allow_pickle=False)
+
+
+def _sealed(body: bytes, mark: str) -> bytes:
+    return hmac.digest(mark.encode(), body, "sha256")

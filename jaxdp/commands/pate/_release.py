@@ -28,7 +28,7 @@ from ...pate._votes import vote_counts
 from ...pate.aggregators import Aggregator
 from ...runs._folder import PRIVATE, RunFolder, close_to_others
 from ._plots import plot_agreement, plot_epsilon
-from ._predictions import UNPLACED, read_labels, write_labels
+from ._predictions import UNPLACED, place_labels, read_labels, write_labels
 
 _SEAL = f"{PRIVATE}/labels.json"  # by which the labels are known again
 _FIGURES = f"{PRIVATE}/report.json"  # what it cost, by the votes, too
@@ -167,9 +167,11 @@ def write(
     folder.write_sealed_json(_FIGURES, all_figures(report))
     text = statement(report, records, of_records, released.before_student) + _noted(notes)
     told = {"ledger": report.ledger(nonce=nonce).to_dict(), "statement": text}
-    folder.write_sealed_json(_TO_STATE, {**public_figures(report), **told})
-    folder.write_sealed_json(_SEAL, {"labels": _digest(released.rows, released.labels, released.answered)})
-    write_labels(folder.path / "labels.csv", released.labels, released.answered, released.rows)
+    folder.write_sealed_json(_TO_STATE, {**public_figures(report), **told}, beside=_FIGURES)
+    write_labels(folder.path, released.labels, released.answered, released.rows)
+    digest = _digest(released.rows, released.labels, released.answered)
+    folder.write_sealed_json(_SEAL, {"labels": digest}, beside=_TO_STATE)
+    place_labels(folder.path)
 
 
 def were_in_place(folder: RunFolder) -> bool:
@@ -187,7 +189,7 @@ def labels_of(
         found = read_labels(path)
     except UsageError as error:
         raise UsageError(said) from error
-    if folder.read_sealed_json(_SEAL)["labels"] != _digest(*found):
+    if _sealed(folder)["labels"] != _digest(*found):
         raise UsageError(said)
     return found
 
@@ -205,12 +207,20 @@ def kept_figures(folder: RunFolder) -> dict[str, Any]:
 
 
 def stated(folder: RunFolder) -> dict[str, Any]:
-    """What the labels cost, and its statement, before that says anything of keys."""
-    return folder.read_sealed_json(_TO_STATE)
+    """What the labels cost, and its statement, before that says anything of keys: known together with the cost by the votes."""
+    kept_figures(folder)
+    return folder.read_sealed_json(_TO_STATE, beside=_FIGURES)
+
+
+def _sealed(folder: RunFolder) -> dict[str, Any]:
+    """By what the labels are known, together with what is stated of them."""
+    stated(folder)
+    return folder.read_sealed_json(_SEAL, beside=_TO_STATE)
 
 
 def publish(folder: RunFolder, notes: tuple[str, ...] = ()) -> None:
     """Write the statement on the labels; notes, such as that keys are erased, have to be true by now."""
+    labels_of(folder)  # of which alone it is true
     content = stated(folder)
     content["statement"] += _noted(notes)
     folder.write_text("statement.txt", content["statement"] + "\n")

@@ -24,7 +24,7 @@ from ...runs._report import progress_display
 from ._coordinates import Coordinates
 from ._keys import read_key
 from ._options import PateOptions
-from ._predictions import load_array, save_array
+from ._predictions import Kept, load_array, save_array
 from ._recipe import Teaching, distorting_teaching, linear_teaching, teacher_optimizer
 
 _SECONDS_BETWEEN_SAVES = 1.0
@@ -51,7 +51,7 @@ def teach(
         nobody = np.full((options.teachers, options.queries), _UNTRAINED, np.int32)
         rows = rows_of_queries(folder, options, coordinates.public)
         key = np.asarray(jax.random.key_data(read_key(folder, "teachers")))
-        told = {"key": key, "rows": rows, "found": load_array(path) if path.exists() else nobody}
+        told = {"key": key, "rows": rows, "found": load_array(Kept(path, folder.mark)) if path.exists() else nobody}
         if options.teacher_model == "graph":
             public, private = coordinates.both
             told |= {"private": private, "queries": public[rows]}
@@ -81,14 +81,14 @@ def teach(
             left, done = left[len(part) :], done + len(part)
             save, stop = pace.due()
             if save or not len(left):
-                on_first(lambda: save_array(path, found))
+                on_first(lambda: save_array(Kept(path, folder.mark), found))
                 pace.saved()
             if stop:
                 raise Interrupted
             display.update(done, "teachers trained")
         votes = settled(found, "give a lower --teacher-lr, and another --output")
         if (votes != found).any():
-            on_first(lambda: save_array(path, votes))
+            on_first(lambda: save_array(Kept(path, folder.mark), votes))
         accuracy = np.mean(votes == data.test_labels[rows], axis=1)
         display.end_of_epoch(
             f"{done} teachers of {ensemble.shards.shape[1]} images, accuracy {accuracy.mean():.2%} "
