@@ -32,6 +32,14 @@ def result(folder: Path) -> tuple[list[bytes], list[dict[str, Any]], dict[str, A
     return params, metrics, json.loads((folder / "statement.json").read_text())
 
 
+def interrupt_at(owner: Any, name: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start a command and break it off when it is about to call a function."""
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(SystemExit):
+            cli.main(arguments)
+
+
 def interrupt_at_epoch_of(arguments: list[str], epoch: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Start a run of these arguments and break it off when it is about to record an epoch."""
     record = RunFolder.add_metrics

@@ -91,19 +91,8 @@ class CheckpointFolder:
         arrays = here(_arrays(checkpoint))
         told = {"totals": checkpoint.totals, "ledger": state.ledger.to_dict(), "metrics": list(checkpoint.metrics)}
         metadata = {**told, "digest": _digest(arrays, told), "fingerprint": self._fingerprint}
-        failed = None
-        with _orbax():
-            try:
-                self._checkpointer.save(state.step, arrays, custom_metadata=metadata, overwrite=True)
-            except Exception as error:  # orbax and tensorstore raise what they like on a disk that is full
-                failed = _reason(error)
-            if failed is not None:
-                _let_others_end()
-        if failed is not None:
-            raise UsageError(
-                f"checkpoint {self._folder / str(state.step)} can't be written ({failed}): see that there is room, and go on "
-                "from the one before"
-            )
+        save = lambda: self._checkpointer.save(state.step, arrays, custom_metadata=metadata, overwrite=True)
+        _write(save, f"checkpoint {self._folder / str(state.step)}", "from the one before")
         self._folder.chmod(0o700)
         close_to_others(self._folder / str(state.step))
 
@@ -228,19 +217,13 @@ def save_model(folder: Path, params: Params, step: int) -> None:
     Raises:
         UsageError: where it can't be written.
     """
-    arrays, failed = {"params": params}, None
-    with _orbax():
-        try:
-            with closing(_checkpointer(folder.absolute(), keep=1, alone=True)) as checkpointer:
-                checkpointer.save(step, arrays, custom_metadata={"digest": _digest(arrays)}, overwrite=True)
-        except Exception as error:  # as in `CheckpointFolder.save`
-            failed = _reason(error)
-        if failed is not None:
-            _let_others_end()
-    if failed is not None:
-        raise UsageError(
-            f"the model in {folder} can't be written ({failed}): see that there is room, and go on by --resume"
-        )
+    arrays = {"params": params}
+
+    def save() -> None:
+        with closing(_checkpointer(folder.absolute(), keep=1, alone=True)) as checkpointer:
+            checkpointer.save(step, arrays, custom_metadata={"digest": _digest(arrays)}, overwrite=True)
+
+    _write(save, f"the model in {folder}", "by --resume")
 
 
 def load_model(folder: Path, like: Any) -> tuple[Any, int] | None:
@@ -337,6 +320,20 @@ def _digest(arrays: Any, told: Any = None) -> str:
         digest.update(f"{jax.tree_util.keystr(path)}{array.dtype}{array.shape}".encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
     return digest.hexdigest()
+
+
+def _write(save: Callable[[], Any], what: str, go_on: str) -> None:
+    """Have orbax write something, or raise `UsageError`."""
+    failed = None
+    with _orbax():
+        try:
+            save()
+        except Exception as error:  # orbax and tensorstore raise what they like on a disk that is full
+            failed = _reason(error)
+        if failed is not None:
+            _let_others_end()
+    if failed is not None:
+        raise UsageError(f"{what} can't be written ({failed}): see that there is room, and go on {go_on}")
 
 
 def _let_others_end() -> None:

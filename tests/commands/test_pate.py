@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from command import interrupt_at
 from of_several import ended, free_address, started, together
 
 import jaxdp
@@ -545,10 +546,7 @@ def test_labels_that_a_kill_ended_before_they_were_known_begin_anew(
     command = ["pate", "label", str(tmp_path / "p.npy"), "--num-classes", "2", "--records", "3000"]
     for i, name in enumerate(("write_labels", "place_labels")):
         folder = ["--output", str(tmp_path / f"{i}")]
-        with monkeypatch.context() as patch:
-            patch.setattr(_release, name, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-            with pytest.raises(SystemExit):
-                cli.main([*command, *folder])
+        interrupt_at(_release, name, [*command, *folder], monkeypatch)
         assert not (tmp_path / f"{i}" / "labels.csv").exists()
         with RunFolder(tmp_path / f"{i}").locked():
             assert "and give the same command again" in refused([*command, *folder], capsys)
@@ -565,10 +563,7 @@ def test_labels_get_no_statement_but_their_own(
     cheap, dear = tmp_path / "cheap", tmp_path / "dear"
     cli.main([*command, "--sigma", "40", "--output", str(cheap)])
     again = [*command, "--sigma", "2", "--output", str(dear)]
-    with monkeypatch.context() as patch:
-        patch.setattr(_label, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(SystemExit):
-            cli.main(again)
+    interrupt_at(_label, "publish", again, monkeypatch)
     others = ("statement.json", "report.json", "labels.json")
     own = {name: (dear / "private" / name).read_bytes() for name in others}
     capsys.readouterr()
@@ -609,10 +604,7 @@ def test_labels_that_a_kill_left_without_their_statement_get_it_and_are_not_made
     np.save(tmp_path / "p.npy", np.random.default_rng(0).integers(0, 2, (30, 40)))
     command = ["pate", "label", str(tmp_path / "p.npy"), "--num-classes", "2", "--records", "3000", "--seed", "4"]
     cli.main([*command, "--output", str(tmp_path / "whole")])
-    with monkeypatch.context() as patch:
-        patch.setattr(_label, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(SystemExit):
-            cli.main([*command, "--output", str(tmp_path / "broken")])
+    interrupt_at(_label, "publish", [*command, "--output", str(tmp_path / "broken")], monkeypatch)
     assert not (tmp_path / "broken" / "statement.json").exists()
     capsys.readouterr()
     labels = tmp_path / "broken" / "labels.csv"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import interrupt_at_epoch_of, refused, result
+from command import interrupt_at, interrupt_at_epoch_of, refused, result
 from dp_accounting import ComposedDpEvent
 from dp_accounting.rdp import RdpAccountant
 
@@ -116,10 +116,7 @@ def test_a_search_without_a_seed_is_one_search_wherever_it_goes_on(tmp_path: Pat
 def test_a_best_run_that_is_gone_before_it_is_kept_is_asked_for(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(accounting.RandomSearch, "number_of_runs", lambda *_: 1)
     command = [*SMALL, "--batch-size", "64", "--output", str(tmp_path / "run")]
-    with monkeypatch.context() as patch:
-        patch.setattr(_tune, "save_model", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(SystemExit):
-            cli.main(command)
+    interrupt_at(_tune, "save_model", command, monkeypatch)
     trials = tmp_path / "run" / "private" / "trials"
     trials.rename(tmp_path / "taken")
     capsys.readouterr()
