@@ -19,8 +19,10 @@ from of_several import ended, free_address, started, together
 import jaxdp
 from jaxdp import cli, pate
 from jaxdp.commands.pate import _label, _pipeline, _release, _teach
+from jaxdp.commands.pate._keys import erase_keys, read_key, write_keys
 from jaxdp.commands.pate._predictions import Kept, load_array, read_labels, read_predictions, save_array
 from jaxdp.runs._folder import RunFolder
+from jaxdp.runs._key_source import KeySource
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no record of some class")
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tfds"
@@ -585,6 +587,21 @@ def test_an_array_of_another_run_is_not_this_ones(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_array(Kept(tmp_path / "predictions.npy", "one")), [[0, 1, 2], [3, 4, 5]])
     with pytest.raises(jaxdp.UsageError, match="is not as it was written"):
         load_array(Kept(tmp_path / "predictions.npy", "another"))
+
+
+def test_keys_of_another_run_are_not_this_ones(tmp_path: Path) -> None:
+    for nonce in ("one", "other"):
+        folder = RunFolder.create(tmp_path / nonce)
+        write_keys(folder, KeySource(None, [], str), nonce)
+        folder.write_json("config.json", {"nonce": nonce})
+    one, others = RunFolder(tmp_path / "one"), (tmp_path / "other" / "private" / "keys.json").read_bytes()
+    key = jax.random.key_data(read_key(one, "noise"))
+    erase_keys(one, "teachers")
+    np.testing.assert_array_equal(jax.random.key_data(read_key(one, "noise")), key)
+    (tmp_path / "one" / "private" / "keys.json").write_bytes(others)
+    for use in (read_key, erase_keys):
+        with pytest.raises(jaxdp.UsageError, match="isn't of this run"):
+            use(one, "noise")
 
 
 @pytest.mark.parametrize("cell", ["1_0", "\N{ARABIC-INDIC DIGIT ONE}", "1.0", "0x1"])

@@ -55,7 +55,7 @@ from ...runs._report import HELD_BACK, TEST_SET, progress_display, rows_shown, s
 from .. import _options
 from .._options import that_matter
 from ._coordinates import Coordinates, check_graph
-from ._keys import KEYS, SECRET, erase_keys, read_key, write_keys
+from ._keys import ALL, SECRET, erase_keys, read_key, write_keys
 from ._options import PateOptions
 from ._plots import plot_student
 from ._recipe import student_model, student_step
@@ -229,7 +229,7 @@ class _Job:
         if not self.folder.is_trained:
             self._learn(model)
         self._coordinates.erase()
-        erase_keys(self.folder, *KEYS)
+        erase_keys(self.folder, *ALL)
         self.folder.erase()
         self._publish()
 
@@ -416,12 +416,13 @@ def _start(
 ) -> None:
     folder.refuse_begun()  # before its keys are written over
     source = KeySource(options.seed, ["pate", that_matter(options)], datasets.Fingerprints(data[1:5]))
-    write_keys(folder, source)
+    nonce = source.nonce("noise")
+    write_keys(folder, source, nonce)
     config = {
         "command": "pate",
         "options": _options.to_dict(replace(_options.alone(options), seed=None)),
         "network": _network(data),
-        "nonce": source.nonce("noise"),
+        "nonce": nonce,
         "versions": versions(),
     }
     folder.begin(config, options.seed, fingerprint)
