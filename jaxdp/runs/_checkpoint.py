@@ -7,6 +7,7 @@ leaves the one before. The two newest are kept; a damaged one is passed over for
 They are private, and go with the keys when the run is finished; the model has a folder of its own.
 """
 
+import errno
 import gc
 import hashlib
 import json
@@ -78,7 +79,7 @@ class CheckpointFolder:
             if failed is not None or exception[0] is not None:
                 _let_others_end()
         if failed is not None and exception[0] is None:
-            raise UsageError(f"{self._folder} can't be written ({failed}): see that there is room, and go on")
+            raise UsageError(f"{self._folder} can't be written ({failed}): {_fix(failed)}, and go on")
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; returns when it is on disk, and raises `UsageError` where it can't be."""
@@ -333,7 +334,12 @@ def _write(save: Callable[[], Any], what: str, go_on: str) -> None:
         if failed is not None:
             _let_others_end()
     if failed is not None:
-        raise UsageError(f"{what} can't be written ({failed}): see that there is room, and go on {go_on}")
+        raise UsageError(f"{what} can't be written ({failed}): {_fix(failed)}, and go on {go_on}")
+
+
+def _fix(reason: str) -> str:
+    many_files = os.strerror(errno.EMFILE) in reason
+    return "let a process have more files open (ulimit -n)" if many_files else "see that there is room"
 
 
 def _let_others_end() -> None:

@@ -163,12 +163,18 @@ class RunFolder:
             yield
 
     def make_private(self) -> None:
-        """The folder of what isn't to be shared, readable by its owner alone from the start."""
+        """The folder of what isn't to be shared, readable by its owner alone from the start; what is to be erased lies in it."""
         try:
             self.private.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.private.chmod(0o700)
         except OSError as error:
             raise UsageError(f"{self.private} can't be written ({error.strerror}): give a folder that can") from error
+        for each in (self.checkpoints, self.best, self.private / TRIALS):
+            if each.is_symlink():
+                raise UsageError(
+                    f"{each} is a link, and what lies behind it, keys among it, would outlast the run: move that here in the "
+                    "link's place; or let the whole folder of the run lie elsewhere"
+                )
 
     def refuse_begun(self) -> None:
         """Refuse a folder in which a run has begun."""

@@ -265,6 +265,20 @@ def test_other_data_are_not_read_while_a_search_goes_on(finished: Path, tmp_path
     assert result(tmp_path / "run") == result(finished)
 
 
+@pytest.mark.slow
+def test_a_search_of_which_only_its_statement_is_left_asks_for_no_data(
+    finished: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(accounting.RandomSearch, "number_of_runs", lambda *_: 2)
+    own = shutil.copytree(FIXTURES, tmp_path / "data")
+    arguments = [str(own) if each == str(FIXTURES) else each for each in TWO_SIZES]
+    interrupt_at(_tune._Ending, "run", [*arguments, "--output", str(tmp_path / "run")], monkeypatch)
+    shutil.rmtree(own)
+    cli.main(["tune", "--resume", str(tmp_path / "run")])
+    assert result(tmp_path / "run") == result(finished)
+    assert not (tmp_path / "run" / "private" / "trials").exists()
+
+
 def test_orders_are_ruled_out_above_one_and_free_up_to_it() -> None:
     orders = np.asarray(RdpAccountant().orders)
     for order in (2.5, 20.0, 63.0, 200.0, 256.0):

@@ -15,7 +15,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 import pytest
-from command import refused
+from command import interrupt_at, refused
 
 import jaxdp
 from jaxdp import cli
@@ -213,6 +213,31 @@ def test_nothing_is_stated_of_a_trained_run_where_a_digit_that_it_is_stated_by_i
     (tmp_path / "run" / name).write_text(whole)
     cli.main(["train", "--resume", str(tmp_path / "run")])
     assert (tmp_path / "run" / "statement.txt").exists()
+
+
+@pytest.mark.slow
+def test_a_run_of_which_only_its_statement_is_left_asks_for_no_data(
+    tables: Path, ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys are erased where the data are taken away after it was broken off."""
+    own, run = shutil.copytree(tables, tmp_path / "tables"), tmp_path / "run"
+    interrupt_at(RunFolder, "erase", options(own, run), monkeypatch)
+    shutil.rmtree(own)
+    assert (run / "private" / "checkpoints").exists()
+    cli.main(["train", "--resume", str(run)])
+    assert not (run / "private" / "checkpoints").exists()
+    for name in ("statement.txt", "epsilon.png"):
+        assert (run / name).read_bytes() == (ours / name).read_bytes()
+
+
+def test_what_is_to_be_erased_does_not_lie_behind_a_link(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    for each in (folder.checkpoints, folder.best, folder.private / "trials"):
+        folder.make_private()
+        each.symlink_to(tmp_path)
+        with pytest.raises(jaxdp.UsageError, match=f"{each} is a link"), folder.locked():
+            pass
+        each.unlink()
 
 
 @pytest.mark.slow

@@ -69,9 +69,9 @@ class Job:
     options: TrainOptions
     setting: Setting
     folder: RunFolder
-    problem: Problem
     config: dict[str, Any]  # the run as the folder describes it, the same when it is gone on with
     is_trained: bool
+    posed: Problem | None = None  # which nobody needs once it is trained
     told_of_waiting: bool = False
     before: float = 0.0  # the seconds that it took in processes before, until the epoch that it is gone on with
 
@@ -91,10 +91,16 @@ class Job:
         with as_written(self.folder.path / "config.json"):
             return Ledger.from_dict(self.config["spent_before"])
 
+    @property
+    def problem(self) -> Problem:
+        """What it is trained on."""
+        assert self.posed is not None
+        return self.posed
+
     def run(self) -> Path:
         """Start or go on, train, evaluate after each epoch, keep the model, erase the keys, and then state it."""
         nonce = self.config["nonce"]
-        results = Results(self.options, self.folder, self.problem, self.plan, self.spent_before, nonce)
+        results = Results(self.options, self.folder, self.plan, self.spent_before, nonce)
         with resumable(self._to_go_on), explained():
             if not self.is_trained:
                 if self.options.audit_canaries is not None:
@@ -103,7 +109,7 @@ class Job:
                 with ExitStack() as opened:
                     open_ = lambda: CheckpointFolder(self.folder.checkpoints, self.folder.mark)
                     loop, state = self._train(on_first(lambda: opened.enter_context(open_())))
-                on_first(lambda: results.keep(loop, state, self.setting.devices, self._started))
+                on_first(lambda: results.keep(self.problem, loop, state, self.setting.devices, self._started))
             on_first(self.folder.erase)
             on_first(results.publish)
         return self.folder.path
@@ -128,7 +134,7 @@ class Job:
 
         content = from_first(read)
         found = canaries.from_bytes(content, self.folder.private / canaries.FILE)
-        self.problem = planted(self.problem, found)
+        self.posed = planted(self.problem, found)
 
     def _tell_of_the_plan(self) -> None:
         if lines := overruled(self.options):

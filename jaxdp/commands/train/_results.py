@@ -49,7 +49,6 @@ class Results:
     Attributes:
         options: what was asked for.
         folder: where they go.
-        problem: what was trained on.
         plan: the run's.
         spent_before: the ledger of all that had been spent before it.
         nonce: names the run's noise.
@@ -57,24 +56,23 @@ class Results:
 
     options: TrainOptions
     folder: RunFolder
-    problem: Problem
     plan: Plan
     spent_before: Ledger
     nonce: str
 
-    def keep(self, loop: Loop, state: TrainState, devices: Devices, started: float) -> None:
-        """Write the model, the pictures, and then what came out, which stays private."""
+    def keep(self, problem: Problem, loop: Loop, state: TrainState, devices: Devices, started: float) -> None:
+        """Write the model of what was trained on, the pictures, and then what came out, which stays private."""
         records = self.folder.metrics()
         last, run, options = records[-1], self.plan.run, self.options
         params, kept = here(params_of(state)), last
         if options.keep == "best":
             params, kept = best_model(self.folder, params, records)
         summary = {
-            "dataset": self.problem.name,
+            "dataset": problem.name,
             "model": options.architecture,
             **{name: value for name, value in kept.items() if name.startswith("test_")},
-            "evaluated_on": TEST_SET if self.problem.public_test else HELD_BACK,
-            **self._of_base_rates(),
+            "evaluated_on": TEST_SET if problem.public_test else HELD_BACK,
+            **self._of_base_rates(problem),
             "epsilon": None,
             "lr": self.plan.lr,
             "batch_size": self.plan.batch_size,
@@ -88,30 +86,28 @@ class Results:
             "seconds": time.perf_counter() - started,
             "folder": str(self.folder.path),
         }
-        title = f"{options.architecture} on {self.problem.name}, without privacy"
+        title = f"{options.architecture} on {problem.name}, without privacy"
         if run is not None:
             summary |= self._privacy(run)
             plot_epsilon(run, options.delta, self.folder.epsilon_plot)
             shown = summary["epsilon"][self.plan.accountant]
-            title = (
-                f"{options.architecture} on {self.problem.name}, ε = {rounded_up(shown, 3)} at δ = {options.delta:g}"
-            )
+            title = f"{options.architecture} on {problem.name}, ε = {rounded_up(shown, 3)} at δ = {options.delta:g}"
         plot_metrics(records, title, self.folder.plot)
         close_to_others(self.folder.plot)
         save_model(self.folder.model(private=run is None), params, kept["step"])
         self.folder.keep_results(summary)
 
-    def _of_base_rates(self) -> dict[str, float]:
+    def _of_base_rates(self, problem: Problem) -> dict[str, float]:
         """The figures of who knows how often each target or class is met, or numbers' means, and nothing else.
 
         They are private, as they are computed of the data. Classes have them in tables alone, where one may be far more frequent.
         """
-        model, task = self.problem.model, self.problem.model.described["task"]
+        model, task = problem.model, problem.model.described["task"]
         if task["kind"] not in (Targets.kind, Numbers.kind) and not (
             self.options.is_table and task["kind"] == Classes.kind
         ):
             return {}
-        labels, others = (np.asarray(columns(part)[1]) for part in (self.problem.train, self.problem.test))
+        labels, others = (np.asarray(columns(part)[1]) for part in (problem.train, problem.test))
         if task["kind"] == Classes.kind:
             labels = labels[:, None] == np.arange(task["count"])
         rates = labels.mean(axis=0, dtype=np.float64)

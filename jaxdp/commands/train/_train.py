@@ -119,7 +119,9 @@ def _new(options: TrainOptions, setting: Setting) -> Path:
         return folder
 
     folder = on_first(begun)
-    return _job_of(options, setting, folder, problem).run()
+    job = _job_of(options, setting, folder)
+    job.posed = problem
+    return job.run()
 
 
 def _resumed(options: TrainOptions, setting: Setting) -> Path:
@@ -141,6 +143,9 @@ def _resumed(options: TrainOptions, setting: Setting) -> Path:
     if from_first(lambda: b"finished" if folder is not None and folder.is_finished else b""):
         say(setting.console, "this run is finished: nothing is left to do")
         return resume
+    job = _job_of(options, setting, folder)
+    if job.is_trained:  # what is left is to erase and to state, which wait for no data
+        return job.run()
 
     def prepared() -> Problem:
         problem = _posed(options, setting, Ledger())
@@ -148,24 +153,22 @@ def _resumed(options: TrainOptions, setting: Setting) -> Path:
         check_canaries(options, problem)
         return problem
 
-    problem = all_well(prepared)
-    job = _job_of(options, setting, folder, problem)
-    if not job.is_trained:  # of which the fingerprint may be erased already
-        secret = from_first(lambda: job.folder.secret)
-        keys = keys_of(options, job.config, problem, secret)
-        _agree_on_data(problem, secret, keys)
+    job.posed = problem = all_well(prepared)
+    secret = from_first(lambda: job.folder.secret)
+    keys = keys_of(options, job.config, problem, secret)
+    _agree_on_data(problem, secret, keys)
 
-        def checked() -> None:
-            job.folder.check_data(problem.fingerprint, in_config(problem))
-            check_seed(resume, keys, job.config["nonce"], "run")
+    def checked() -> None:
+        job.folder.check_data(problem.fingerprint, in_config(problem))
+        check_seed(resume, keys, job.config["nonce"], "run")
 
-        on_first(checked)
-        if told := other_versions(job.config["versions"]):
-            say(setting.console, told)
+    on_first(checked)
+    if told := other_versions(job.config["versions"]):
+        say(setting.console, told)
     return job.run()
 
 
-def _job_of(options: TrainOptions, setting: Setting, folder: RunFolder | None, problem: Problem) -> Job:
+def _job_of(options: TrainOptions, setting: Setting, folder: RunFolder | None) -> Job:
     """The run, of which the others hear from the first process what its folder says."""
 
     def told() -> bytes:
@@ -173,7 +176,7 @@ def _job_of(options: TrainOptions, setting: Setting, folder: RunFolder | None, p
         return json.dumps([str(folder.path), folder.read_json("config.json"), folder.is_trained]).encode()
 
     path, config, is_trained = json.loads(from_first(told))
-    return Job(options, setting, RunFolder(Path(path)), problem, config, is_trained)
+    return Job(options, setting, RunFolder(Path(path)), config, is_trained)
 
 
 def _posed(options: TrainOptions, setting: Setting, spent_before: Ledger) -> Problem:

@@ -57,9 +57,9 @@ def rightness(problem: Problem, params: Params, *, of_table: bool) -> float:
     return float(of_each.clip(0, 1).sum())
 
 
-def in_words(problem: Problem) -> str:
-    """What a record adds."""
-    of_numbers = problem.model.described["task"]["kind"] == Numbers.kind
+def in_words(task: dict[str, Any]) -> str:
+    """What a record adds, of a task as it is described."""
+    of_numbers = task["kind"] == Numbers.kind
     return "one less its squared error in units of the bounds' distance" if of_numbers else "one less its Brier score"
 
 

@@ -1,23 +1,25 @@
 """The privacy of a search in plain English."""
 
+from typing import Any
+
 from ...accounting import Ledger, Spent, rounded_up
 from ...accounting._adjacency import IN_WORDS
 from ...accounting._epsilon import no_smaller, rounded_down
 from .._options import seeded
-from ..train._problem import Problem
 from ..train._results import BY_PLACES, DECLARED
 from ._options import TuneOptions
 from ._price import Price
-from ._score import in_words, records_scored, scored_on
+from ._score import in_words, scored_on
 
 
 def statement_of(
     options: TuneOptions,
-    problem: Problem,
+    task: dict[str, Any],
     price: Price,
     spent: Spent,
     ledger: Ledger,
     *,
+    records_scored: int,
     public_test: bool,
     none_drawn: bool,
 ) -> str:
@@ -25,10 +27,11 @@ def statement_of(
 
     Args:
         options: of the search.
-        problem: what was trained on.
+        task: of the models, as it is described.
         price: what it cost.
         spent: the same as ε.
         ledger: of all that the data were used for, the search last.
+        records_scored: over how many records a score adds up.
         public_test: whether what the run was evaluated on is nobody's secret.
         none_drawn: whether no run was drawn, so that there is no model.
     """
@@ -41,7 +44,7 @@ def statement_of(
     is_known = options.is_table or public_test
     held_back = "" if is_known else f"The examples held back are not protected either.{by_places} "
     declared = f" {DECLARED}" if options.is_table else ""
-    counted = f" trained on and {records_scored(problem, of_table=True):,} held back" if options.is_table else ""
+    counted = f" trained on and {records_scored:,} held back" if options.is_table else ""
     paragraphs = [
         f"{kept} {pair}-differential privacy by the RDP accountant of Google's dp-accounting (optimal order "
         f"{spent.order:g}): that is the price of the whole search, of which one run alone costs a part.",
@@ -51,7 +54,7 @@ def statement_of(
         f"Mechanism: a random search, accounted by theorems 2 and 6 of arXiv 2110.03620. The number of runs was drawn from "
         f"{options.search.in_words()}, before the first of them and without looking at the data. {_runs(options, price)} After "
         f"each, {scored_on(of_table=options.is_table)} were predicted, and the sum of how right each prediction was, from 0 to 1 "
-        f"({in_words(problem)}), was noised with a standard deviation of {price.score_noise:g}. The model with the largest such "
+        f"({in_words(task)}), was noised with a standard deviation of {price.score_noise:g}. The model with the largest such "
         "number was kept, and all others were erased.",
         "Protected: the model that was kept and the learning rate, clip norm and batch size that it was trained with"
         + (", on behalf of the records trained on and of those held back." if options.is_table else "."),

@@ -95,33 +95,78 @@ def _show(folder: RunFolder, console: Console) -> None:
     say(console, (folder.path / "statement.txt").read_text("utf-8"))
 
 
+@dataclass(frozen=True)
+class _Ending:
+    """What is left to do once a best model is kept: to erase all else, and to state what the search cost. It takes no data."""
+
+    options: TuneOptions
+    folder: RunFolder
+    price: Price
+    config: dict[str, Any]
+
+    def run(self) -> None:
+        """Do it; doing it again does no harm."""
+        if (trials := self.folder.private / TRIALS).exists():
+            shutil.rmtree(trials)
+        self.folder.erase()
+        summary, spent, ledger = self.folder.results(), self.spent(), self.ledger()
+        none_drawn = "model" not in summary
+        with as_written(self.folder.path / "config.json"):
+            task = self.config["network"]["task"]
+        told = {name: summary[name] for name in ("records_scored", "public_test")}
+        text = statement_of(self.options, task, self.price, spent, ledger, none_drawn=none_drawn, **told)
+        self.folder.write_text("statement.txt", text + "\n")
+        fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
+        self.folder.write_json("statement.json", {**fields, "ledger": ledger.to_dict(), "statement": text})
+        shown = published(summary, with_test=summary["public_test"])
+        self.folder.write_json("summary.json", shown if none_drawn else {**shown, "lr": summary["lr"]})
+
+    def spent(self) -> Spent:
+        """On the search with its runs."""
+        return event_epsilon(
+            self.price.event, delta=self.options.delta, accountant="rdp", adjacency=self.options.relation
+        )
+
+    def ledger(self) -> Ledger:
+        """All that was spent, the search with it."""
+        with as_written(self.folder.path / "config.json"):
+            before = Ledger.from_dict(self.config["spent_before"])
+            own = Ledger(adjacency=self.options.relation).add(
+                self.price.event, "a search with its runs", nonce=self.config["nonce"]
+            )
+        return before.extend(own)
+
+
 @dataclass
 class _Search:
     """A search under way."""
 
-    options: TuneOptions
-    folder: RunFolder
+    ending: _Ending
     problem: Problem
-    price: Price
     keys: KeySource
-    config: dict[str, Any]
     console: Console
     started: float
 
+    @property
+    def options(self) -> TuneOptions:
+        """Of the search."""
+        return self.ending.options
+
+    @property
+    def folder(self) -> RunFolder:
+        """In which it goes on."""
+        return self.ending.folder
+
     def run(self) -> None:
         """Make the runs that are left, keep the best, erase all else, and state what it cost."""
-        if not self.folder.is_trained:
-            made = kept_trials(self.folder)
-            for i in range(len(made)):
-                if made[i].score is None:
-                    stop_here()
-                    made[i] = replace(made[i], score=self._made(i, made))
-                    keep_trials(self.folder, made)
-            self._keep(made)
-        if (trials := self.folder.private / TRIALS).exists():
-            shutil.rmtree(trials)
-        self.folder.erase()
-        self._publish()
+        made = kept_trials(self.folder)
+        for i in range(len(made)):
+            if made[i].score is None:
+                stop_here()
+                made[i] = replace(made[i], score=self._made(i, made))
+                keep_trials(self.folder, made)
+        self._keep(made)
+        self.ending.run()
 
     def _made(self, i: int, trials: list[Trial]) -> float:
         """Train one model, and how it did."""
@@ -135,15 +180,15 @@ class _Search:
             shutil.rmtree(path)
         of_run = self.options.of_a_run(
             **_drawn(trial),
-            noise_multiplier=self.price.noise[trial.batch_size],
+            noise_multiplier=self.ending.price.noise[trial.batch_size],
             output=path,
             resume=path if begun else None,
         )
         train_quietly(of_run, self.console, self.problem, self.keys.secret_for(f"run {i}"))
         made = DPSGD.from_dict(RunFolder(path).read_json("config.json")["plan"]["run"])
-        if made.event != event_of_run(self.options, self.price, trial.batch_size):
+        if made.event != event_of_run(self.options, self.ending.price, trial.batch_size):
             raise UsageError(f"{path} is not the run that was accounted: start the search anew, and report this")
-        noise = Gaussian(noise_multiplier=self.price.score_noise, sensitivity=1.0)
+        noise = Gaussian(noise_multiplier=self.ending.price.score_noise, sensitivity=1.0)
         of_table = self.options.is_table
         right = rightness(self.problem, load_run(path).params, of_table=of_table)
         score = float(noise(right, key=self.keys.key(f"score {i}")))
@@ -156,15 +201,16 @@ class _Search:
 
     def _keep(self, trials: list[Trial]) -> None:
         """Copy what is left of the best run, and what came out, which stays private."""
-        folder, spent = self.folder, self._spent()
+        folder, spent = self.folder, self.ending.spent()
         privacy = {
             "epsilon": {"rdp": spent.epsilon},
             "accountant": "rdp",
             "delta": self.options.delta,
             "order": spent.order,
-            "total_epsilon": self._ledger().total(delta=self.options.delta).epsilon,
+            "total_epsilon": self.ending.ledger().total(delta=self.options.delta).epsilon,
         }
         summary: dict[str, Any] = {"dataset": self.problem.name, **privacy}
+        scored = records_scored(self.problem, of_table=self.options.is_table)
         if trials:
             best = max(range(len(trials)), key=lambda i: trials[i].score or 0.0)
             source = RunFolder(folder.private / TRIALS / str(best + 1))
@@ -178,48 +224,14 @@ class _Search:
             folder.keep_metrics(source.metrics())
             shutil.copyfile(source.plot, folder.plot)
             title = f"{self.options.architecture} on {self.problem.name}, ε = {rounded_up(spent.epsilon, 3)} with the search"
-            plot_trials(
-                trials,
-                best,
-                records_scored(self.problem, of_table=self.options.is_table),
-                title,
-                folder.private / "trials.png",
-            )
+            plot_trials(trials, best, scored, title, folder.private / "trials.png")
             for picture in (folder.plot, folder.private / "trials.png"):
                 close_to_others(picture)
-            self.config |= {"plan": source.read_json("config.json")["plan"]}
-            folder.rewrite_config(self.config)
-            of_run = source.summary()
-            summary = {**of_run, **privacy, "lr": trials[best].lr, "folder": str(folder.path)}
+            folder.rewrite_config(self.ending.config | {"plan": source.read_json("config.json")["plan"]})
+            summary = {**source.summary(), **privacy, "lr": trials[best].lr, "folder": str(folder.path)}
             summary["seconds"] = time.perf_counter() - self.started
-        folder.keep_results(summary)
-
-    def _publish(self) -> None:
-        """State what was spent, and at last what may be seen of the results."""
-        summary, spent, ledger = self.folder.results(), self._spent(), self._ledger()
-        none_drawn = "model" not in summary
-        public_test = self.problem.public_test if none_drawn else is_public(summary)
-        told = {"public_test": public_test, "none_drawn": none_drawn}
-        text = statement_of(self.options, self.problem, self.price, spent, ledger, **told)
-        self.folder.write_text("statement.txt", text + "\n")
-        fields = {name: summary[name] for name in ("epsilon", "delta", "order", "total_epsilon")}
-        self.folder.write_json("statement.json", {**fields, "ledger": ledger.to_dict(), "statement": text})
-        shown = published(summary, with_test=public_test)
-        self.folder.write_json("summary.json", shown if none_drawn else {**shown, "lr": summary["lr"]})
-
-    def _spent(self) -> Spent:
-        return event_epsilon(
-            self.price.event, delta=self.options.delta, accountant="rdp", adjacency=self.options.relation
-        )
-
-    def _ledger(self) -> Ledger:
-        """All that was spent, the search with it."""
-        with as_written(self.folder.path / "config.json"):
-            before = Ledger.from_dict(self.config["spent_before"])
-            own = Ledger(adjacency=self.options.relation).add(
-                self.price.event, "a search with its runs", nonce=self.config["nonce"]
-            )
-        return before.extend(own)
+        public_test = is_public(summary) if trials else self.problem.public_test
+        folder.keep_results({**summary, "records_scored": scored, "public_test": public_test})
 
 
 def _new(options: TuneOptions, path: Path, devices: Devices, console: Console, held: ExitStack) -> _Search:
@@ -253,12 +265,16 @@ def _new(options: TuneOptions, path: Path, devices: Devices, console: Console, h
     folder.refuse_begun()  # nothing is written into what another process has begun and left since
     keep_trials(folder, drawn(options, options.sizes(problem.examples), keys))
     folder.begin(config, options.seed, problem.fingerprint, secret)
-    return _Search(options, folder, problem, found, keys, json.loads(json.dumps(config)), console, started)
+    ending = _Ending(options, folder, found, json.loads(json.dumps(config)))
+    return _Search(ending, problem, keys, console, started)
 
 
-def _resumed(options: TuneOptions, path: Path, devices: Devices, console: Console, held: ExitStack) -> _Search:
+def _resumed(
+    options: TuneOptions, path: Path, devices: Devices, console: Console, held: ExitStack
+) -> _Search | _Ending:
     """A search that is gone on with, if anything is left to do."""
     folder = RunFolder.existing(path)
+    held.enter_context(folder.locked())
     if not folder.is_trained:
         folder.check_config()
     config = folder.read_json("config.json")
@@ -267,15 +283,16 @@ def _resumed(options: TuneOptions, path: Path, devices: Devices, console: Consol
         found = config["search"]
         noise = {int(size): float(sigma) for size, sigma in found["noise"]}
         paid = Price(int(found["num_examples"]), noise, float(found["score_noise"]), event_from_dict(found["event"]))
-    held.enter_context(folder.locked())
+    ending = _Ending(options, folder, paid, config)
+    if folder.is_trained:
+        return ending
     problem = problem_for(options, devices, console, Ledger())
-    keys = _keys(options, config, problem, None if folder.is_trained else folder.secret)
-    if not folder.is_trained:
-        folder.check_data(problem.fingerprint, in_config(problem))
-        check_seed(folder.path, keys, config["nonce"], "search")
-        if told := other_versions(config["versions"]):
-            say(console, told)
-    return _Search(options, folder, problem, paid, keys, config, console, time.perf_counter())
+    keys = _keys(options, config, problem, folder.secret)
+    folder.check_data(problem.fingerprint, in_config(problem))
+    check_seed(folder.path, keys, config["nonce"], "search")
+    if told := other_versions(config["versions"]):
+        say(console, told)
+    return _Search(ending, problem, keys, console, time.perf_counter())
 
 
 def _check_options(folder: RunFolder, options: TuneOptions) -> None:
