@@ -91,6 +91,7 @@ def test_one_of_lists_what_is_known() -> None:
         (lambda **how: jaxdp.accounting.noise_multiplier(target_epsilon=1.0), "did you mean epsilon?"),
         (lambda **how: jaxdp.accounting.steps(target_delta=1e-5), "did you mean delta?"),
         (lambda **how: jaxdp.accounting.batch_size(n=50), "did you mean num_examples?"),
+        (lambda **how: jaxdp.clipping.PerGroup(groups={}), "did you mean labels?"),
     ],
 )
 def test_an_argument_that_is_misspelt_or_another_librarys_is_answered_with_the_one_here(call: Any, said: str) -> None:

@@ -32,6 +32,7 @@ _SAME = (  # names that jaxdp, other libraries and papers have for one thing; of
     ("ema", "ema_decay"),
     ("seed", "key", "random_seed", "rng"),
     ("ledger", "spent_before"),
+    ("labels", "groups", "param_labels"),
 )
 
 

@@ -130,7 +130,9 @@ def chosen_columns(path: Path, listed: Path | None) -> tuple[str, ...]:
             line.strip() for line in listed.read_text("utf-8-sig").replace(",", "\n").splitlines() if line.strip()
         ]
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--columns={listed} can't be read ({error}): give a file of names or numbers") from error
+        raise UsageError(
+            f"--columns={listed} can't be read ({error}): give a file of names or numbers, one a line"
+        ) from error
     if not entries:
         raise UsageError(f"--columns={listed} lists nothing: give names or numbers of columns, one a line")
     found = []

@@ -88,8 +88,8 @@ class PoissonSampler:
         num_examples: the number n of examples to draw from.
         sampling_rate: the probability q with which each of them enters a batch, in (0, 1].
         steps: how many batches an iteration gives.
-        capacity: rows of a padded batch; by default so many that about one draw in 10^12 is larger. A larger draw is
-            returned whole, in a batch of several times `capacity` rows, at the price of one more compilation.
+        capacity: rows of a padded batch; by default so many that about one draw in 10^12 is larger, a multiple of 8. A larger
+            draw is returned whole, in a batch of several times `capacity` rows, at the price of one more compilation.
 
     Raises:
         UsageError: for a rate outside (0, 1], and for counts that are not positive whole numbers.
@@ -186,7 +186,8 @@ def usual_size(num_examples: int, rate: float) -> float:
 
 def _usual_capacity(num_examples: int, rate: float) -> int:
     mean = num_examples * rate
-    return min(num_examples, math.ceil(mean + 8 * math.sqrt(mean * (1 - rate)) + 7))
+    rows = mean + 8 * math.sqrt(mean * (1 - rate)) + 7
+    return min(num_examples, 8 * math.ceil(rows / 8))  # which the devices of a host divide
 
 
 jax.tree_util.register_dataclass(

@@ -1,5 +1,7 @@
 """Poisson sampling. Statistical tests have fixed seeds and a false-alarm rate of 1e-4 each where the seed is changed."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -53,6 +55,13 @@ def test_no_drawn_example_is_lost_where_the_capacity_is_too_small() -> None:
     np.testing.assert_array_equal(draws(roomy), draws(tight))
     assert any(batch.mask.shape[0] > 3 for batch in tight)
     assert all(batch.mask.shape[0] % 3 == 0 for batch in tight)
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.03, 0.2])
+def test_a_hosts_devices_divide_the_rows_of_a_batch_unless_the_data_are_fewer(rate: float) -> None:
+    sampler = PoissonSampler(key=jax.random.key(1), num_examples=1002, sampling_rate=rate, steps=1)
+    assert sampler.capacity % 8 == 0
+    assert dataclasses.replace(sampler, num_examples=3, capacity=0).capacity == 3
 
 
 def test_the_draw_of_a_step_depends_on_the_key_and_the_step_alone() -> None:

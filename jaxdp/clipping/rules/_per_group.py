@@ -14,6 +14,7 @@ from ._flat import Flat
 from ._rule import Groups, refuse_no_clipping
 
 
+@_checks.fields_explained
 @dataclass(frozen=True, kw_only=True, eq=False)  # its labels may be any pytree
 class PerGroup:
     r"""Clip each group of leaves on its own, group k to \(C_k = C \sqrt{w_k / \sum_j w_j}\).
