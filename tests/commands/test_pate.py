@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,6 +180,22 @@ def test_a_run_broken_off_at_any_stage_ends_as_one_that_was_not(
     cli.main(["pate", "--resume", str(folder)])
     assert result(folder) == result(finished)
     assert json.loads((folder / "private" / "keys.json").read_text())["noise"] is None
+
+
+@pytest.mark.slow
+def test_a_run_of_which_only_erasing_is_left_asks_for_no_data(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, run = shutil.copytree(FIXTURES, tmp_path / "data"), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(_pipeline, "erase_coordinates", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(SystemExit):
+            cli.main(options(run, **{"data-dir": own}))
+    shutil.rmtree(own)
+    for _ in range(2):  # and nothing once it is finished
+        cli.main(["pate", "--resume", str(run)])
+        assert json.loads((run / "private" / "keys.json").read_text())["student"] is None
+        assert result(run) == result(finished)
 
 
 @pytest.mark.slow

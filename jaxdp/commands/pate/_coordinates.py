@@ -31,7 +31,7 @@ class Coordinates:
     @cached_property
     def both(self) -> tuple[np.ndarray, np.ndarray]:
         """Of the public images and of the private ones, in the graph of the public ones."""
-        paths = self._paths
+        paths = _paths(self.folder)
         if not all(path.exists() for path in paths):
             public, private = (
                 _scattering(self.data).prepare(images, progress=rows_shown)
@@ -44,14 +44,15 @@ class Coordinates:
         public, private = (load_array(Kept(path, self.folder.mark)) for path in paths)
         return public, private
 
-    def erase(self) -> None:
-        """Take the files away; doing it again does no harm."""
-        for path in self._paths:
-            path.unlink(missing_ok=True)
 
-    @property
-    def _paths(self) -> tuple[Path, Path]:
-        return self.folder.private / "public-coordinates.npy", self.folder.private / "private-coordinates.npy"
+def erase_coordinates(folder: RunFolder) -> None:
+    """Take the files away; doing it again does no harm."""
+    for path in _paths(folder):
+        path.unlink(missing_ok=True)
+
+
+def _paths(folder: RunFolder) -> tuple[Path, Path]:
+    return folder.private / "public-coordinates.npy", folder.private / "private-coordinates.npy"
 
 
 def check_graph(data: datasets.Dataset, public: int, device: Any) -> None:

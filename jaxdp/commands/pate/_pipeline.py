@@ -6,7 +6,6 @@ those of the teachers and of the noise are erased, nothing but a seed, if one wa
 subtracted, and the statement says so.
 """
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Sequence
@@ -54,7 +53,7 @@ from ...runs._loop import Loop, Totals
 from ...runs._report import HELD_BACK, TEST_SET, progress_display, rows_shown, say
 from .. import _options
 from .._options import that_matter
-from ._coordinates import Coordinates, check_graph
+from ._coordinates import Coordinates, check_graph, erase_coordinates
 from ._keys import ALL, SECRET, erase_keys, read_key, write_keys
 from ._options import PateOptions
 from ._plots import plot_student
@@ -117,17 +116,19 @@ def pate_in_folder(options: PateOptions, console: Console | None = None) -> Path
         said = f"jaxdp: PATE with {options.teachers} teachers on {options.dataset}, in {path}"
         say(console, said)
         device = all_well(lambda: use_device(options.device))
-        data, public = all_well(lambda: _prepared(options, device))
-        if several():
-            agree({"the data": datasets.fingerprint(*data[1:5], secret=b"of several processes")})
-        folder = on_first(lambda: _opened(options, path, data, held, console))
-        told, finished = json.loads(from_first(lambda: _told(folder)))
-        folder = RunFolder(Path(told))
-        if not finished:
-            _Job(options, folder, data, public, device, console, started).run()
+        found = on_first(lambda: _found(options, held))
+        if from_first(lambda: b"trained" if found is not None and (found.is_trained or found.is_finished) else b""):
+            on_first(lambda: _end(options, RunFolder(path)))  # what is left, which waits for no data
+        else:
+            data, public = all_well(lambda: _prepared(options, device))
+            if several():
+                agree({"the data": datasets.fingerprint(*data[1:5], secret=b"of several processes")})
+            begun = on_first(lambda: _begun(options, path, found, data, held, console))
+            path = Path(from_first(lambda: str(begun).encode()).decode())
+            _Job(options, RunFolder(path), data, public, device, console, started).run()
         if is_first():
-            _show(folder, console)
-        return folder.path
+            _show(RunFolder(path), console)
+        return path
 
 
 def _prepared(options: PateOptions, device: Any) -> tuple[datasets.Dataset, int]:
@@ -155,34 +156,42 @@ def _name(options: PateOptions) -> str:
     return f"{options.dataset.replace('/', '-')}-pate"
 
 
-def _opened(options: PateOptions, path: Path, data: datasets.Dataset, held: ExitStack, console: Console) -> RunFolder:
-    """The folder of the run, new or found, and locked where there is something left to do."""
-    fingerprint = lambda secret: datasets.fingerprint(*data[1:5], secret=secret)
+def _found(options: PateOptions, held: ExitStack) -> RunFolder | None:
+    """The folder of a run that is gone on with, locked where there is something left to do; None for a new run."""
     if options.resume is None:
-        folder = RunFolder.create(still_new(path, options.output, _name(options)))
-        held.enter_context(folder.locked())
-        _start(folder, options, data, fingerprint)
-        return folder
+        return None
     folder = RunFolder.existing(options.resume)
     with as_written(folder.path / "config.json"):
         _options.check_resumed(folder.path, folder.options(), options)
     if not folder.is_finished:
         held.enter_context(folder.locked())
-    if not folder.is_finished and not folder.is_trained:  # else the fingerprint may be erased already
-        folder.check_config()
-        folder.check_data(fingerprint, {"network": _network(data)})
-        if told := other_versions(folder.read_json("config.json")["versions"]):
-            say(console, told)
     return folder
+
+
+def _begun(
+    options: PateOptions,
+    path: Path,
+    found: RunFolder | None,
+    data: datasets.Dataset,
+    held: ExitStack,
+    console: Console,
+) -> Path:
+    """The folder of the run, new, or the one that was found if it is of these data."""
+    fingerprint = lambda secret: datasets.fingerprint(*data[1:5], secret=secret)
+    if found is None:
+        folder = RunFolder.create(still_new(path, options.output, _name(options)))
+        held.enter_context(folder.locked())
+        _start(folder, options, data, fingerprint)
+        return folder.path
+    found.check_config()
+    found.check_data(fingerprint, {"network": _network(data)})
+    if told := other_versions(found.read_json("config.json")["versions"]):
+        say(console, told)
+    return found.path
 
 
 def _network(data: datasets.Dataset) -> dict[str, Any]:
     return student_model(data.num_classes, data.train_images.shape[1:]).described
-
-
-def _told(folder: RunFolder | None) -> bytes:
-    assert folder is not None
-    return json.dumps([str(folder.path), folder.is_finished]).encode()
 
 
 @dataclass
@@ -228,10 +237,7 @@ class _Job:
         self._check_answers()
         if not self.folder.is_trained:
             self._learn(model)
-        self._coordinates.erase()
-        erase_keys(self.folder, *ALL)
-        self.folder.erase()
-        self._publish()
+        _end(self.options, self.folder)
 
     @cached_property
     def _coordinates(self) -> Coordinates:
@@ -382,11 +388,17 @@ class _Job:
         save_model(self.folder.model(private=False), state.params[1], state.step)
         self.folder.keep_results(summary)
 
-    def _publish(self) -> None:
-        """Write what may be seen of the results; with it the run is finished."""
-        summary = self.folder.results()
-        shown = (*_PUBLISHED, *(_OF_PUBLIC_IMAGES if self.options.holdout == 0 else ()))
-        self.folder.write_json("summary.json", {name: summary[name] for name in shown if name in summary})
+
+def _end(options: PateOptions, folder: RunFolder) -> None:
+    """Erase what a trained run has no use for, and write what may be seen of the results; with it the run is finished."""
+    if folder.is_finished:
+        return
+    erase_coordinates(folder)
+    erase_keys(folder, *ALL)
+    folder.erase()
+    summary = folder.results()
+    shown = (*_PUBLISHED, *(_OF_PUBLIC_IMAGES if options.holdout == 0 else ()))
+    folder.write_json("summary.json", {name: summary[name] for name in shown if name in summary})
 
 
 def _checkpoint(state: TrainState, totals: Totals, metrics: Sequence[dict[str, Any]] = ()) -> Checkpoint:
