@@ -23,8 +23,9 @@ _WHY = {
     "of others, and the stored statistics have no noise",
     "SpectralNorm": "stores an estimate that every step changes",
 }
+_WITHOUT_FIRST_AXIS = ("GroupNorm", "InstanceNorm")  # of flax
 _STATE = "a variable that is a parameter, or none: what a step stores of its examples has no noise"
-_GROUPS = (
+_FIRST_AXIS = (
     "takes the first axis for a batch's, which one example hasn't: call it on x[None], and take [0] of what comes out"
 )
 _STORED = (
@@ -150,9 +151,8 @@ def _of_linen(model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> 
         raise UsageError(
             f"the model can't be called without an input ({error}): give it one example's, as validate(model, x)"
         ) from error
-    hints = [
-        f"{'/'.join(path) or 'the model itself'} {_GROUPS}" for path, kind in layers.items() if kind == "GroupNorm"
-    ]
+    ours = [path for path, kind in layers.items() if kind in _WITHOUT_FIRST_AXIS]
+    hints = [f"{'/'.join(path) or 'the model itself'} {_FIRST_AXIS}" for path in ours]
     stored = {path for path, always in by_stored.items() if always}
     hints += [f"{'/'.join(path) or 'the model itself'} {_STORED}" for path in sorted(stored)]
     return list(_in_linen(layers, collections, stored)), hints
@@ -161,7 +161,7 @@ def _of_linen(model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> 
 def _kind_of(module: Any) -> str:
     """The name of its class, or of the known one that it is made of."""
     names = [each.__name__ for each in type(module).__mro__]
-    return next((name for name in names if name in _SUBSTITUTES or name == "GroupNorm"), names[0])
+    return next((name for name in names if name in (*_SUBSTITUTES, *_WITHOUT_FIRST_AXIS)), names[0])
 
 
 def _in_linen(layers: dict[tuple[str, ...], str], collections: Any, stored: set[tuple[str, ...]]) -> Iterator[Obstacle]:
@@ -183,17 +183,16 @@ def _of_nnx(model: Any) -> Iterator[Obstacle]:
     from flax import nnx
 
     for path, node in nnx.iter_graph(model):
-        name = type(node).__name__
         names = tuple(map(str, path))
-        if isinstance(node, nnx.Module) and name in _SUBSTITUTES:
+        if isinstance(node, nnx.Module) and _kind_of(node) in _SUBSTITUTES:
             if not _is_by_stored_of_nnx(node):
-                yield _obstacle(names, name)
+                yield _obstacle(names, _kind_of(node))
         elif (
             isinstance(node, nnx.Variable)
             and not isinstance(node, nnx.Param | nnx.LoRAParam | nnx.RngState)
             and not _inside_known(model, path)
         ):
-            yield Obstacle("/".join(names), name, "keeps state beside its parameters", _STATE)
+            yield Obstacle("/".join(names), type(node).__name__, "keeps state beside its parameters", _STATE)
 
 
 def _hints_of_nnx(model: Any) -> Iterator[str]:
@@ -204,8 +203,8 @@ def _hints_of_nnx(model: Any) -> Iterator[str]:
             several = ', policy="match_shape"' if node.key.shape else ""  # of layers that nnx.vmap made
             told = _STREAM.format(tag=node.tag, several=several)
             yield f"{'/'.join(map(str, path[:-1])) or 'the model itself'} {told}"
-        elif isinstance(node, nnx.GroupNorm):
-            yield f"{'/'.join(map(str, path)) or 'the model itself'} {_GROUPS}"
+        elif isinstance(node, nnx.Module) and _kind_of(node) in _WITHOUT_FIRST_AXIS:
+            yield f"{'/'.join(map(str, path)) or 'the model itself'} {_FIRST_AXIS}"
         elif _is_by_stored_of_nnx(node):
             yield f"{'/'.join(map(str, path)) or 'the model itself'} {_STORED}"
 
@@ -232,12 +231,12 @@ def _names(path: Any) -> tuple[str, ...]:
 
 def _of_equinox(model: Any) -> Iterator[Obstacle]:
     nn = sys.modules["equinox"].nn
-    is_found = lambda node: isinstance(node, nn.StateIndex) or type(node).__name__ in _SUBSTITUTES
+    is_found = lambda node: isinstance(node, nn.StateIndex) or _kind_of(node) in _SUBSTITUTES
     for path, node in jax.tree_util.tree_leaves_with_path(model, is_leaf=is_found):
         names = _names(path)
-        if type(node).__name__ in _SUBSTITUTES:
+        if _kind_of(node) in _SUBSTITUTES:
             if not (isinstance(node, nn.BatchNorm) and node.inference is True):
-                yield _obstacle(names, type(node).__name__)
+                yield _obstacle(names, _kind_of(node))
         elif is_found(node):
             yield Obstacle(
                 "/".join(names) or "the model itself", "StateIndex", "keeps state beside its parameters", _STATE
@@ -248,7 +247,7 @@ def _inside_known(model: Any, path: tuple[Any, ...]) -> bool:
     node: Any = model
     for entry in path[:-1]:
         node = node[entry] if isinstance(node, list | tuple | dict) else getattr(node, str(entry), None)
-    return type(node).__name__ in _SUBSTITUTES
+    return _kind_of(node) in _SUBSTITUTES
 
 
 def _obstacle(path: tuple[str, ...], kind: str) -> Obstacle:

@@ -86,6 +86,20 @@ def test_a_layer_made_of_a_known_one_is_that_one() -> None:
     assert not jaxdp.validate(Block(OwnNorm(use_running_average=True)), EXAMPLE).obstacles
 
 
+def test_a_layer_of_nnx_or_equinox_made_of_a_known_one_is_that_one() -> None:
+    class OwnOfNnx(nnx.BatchNorm): ...
+
+    class OwnOfEquinox(eqx.nn.BatchNorm): ...
+
+    of_nnx, of_equinox = OwnOfNnx(4, rngs=nnx.Rngs(0)), OwnOfEquinox(4, "batch", mode="batch")
+    for model in (of_nnx, of_equinox):
+        (obstacle,) = jaxdp.validate(model).obstacles
+        assert obstacle.kind == "BatchNorm"
+    of_nnx.eval()
+    for model in (of_nnx, eqx.nn.inference_mode(of_equinox)):
+        jaxdp.validate(model).check()
+
+
 def test_models_that_keep_nothing_pass() -> None:
     for model, shape, dtype in (
         (CNN(num_classes=10), (28, 28, 1), jnp.uint8),
@@ -133,10 +147,12 @@ def test_a_hint_alone_stands_against_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_group_normalisation_takes_the_first_axis_for_a_batch() -> None:
+@pytest.mark.parametrize("kind", ["GroupNorm", "InstanceNorm"])
+def test_group_normalisation_takes_the_first_axis_for_a_batch(kind: str) -> None:
     """In flax, of either kind: what it makes of one example is what it makes of a batch of one only if it is given one."""
     x = jax.random.normal(jax.random.key(0), (5, 4))
-    linen, of_nnx = nn.GroupNorm(num_groups=2), nnx.GroupNorm(4, num_groups=2, rngs=nnx.Rngs(0))
+    groups = {"num_groups": 2} if kind == "GroupNorm" else {}
+    linen, of_nnx = getattr(nn, kind)(**groups), getattr(nnx, kind)(4, **groups, rngs=nnx.Rngs(0))
     assert "x[None]" in " ".join(jaxdp.validate(linen, x).hints)
     assert "x[None]" in " ".join(jaxdp.validate(of_nnx).hints)
     for norm in (lambda x: linen.apply(linen.init(jax.random.key(0), x), x), of_nnx):
