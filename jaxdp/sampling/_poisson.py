@@ -98,7 +98,7 @@ class PoissonSampler:
         >>> import jax
         >>> sampler = PoissonSampler(key=jax.random.key(0), num_examples=100, sampling_rate=0.1, steps=3)
         >>> [batch.mask.shape for batch in sampler]
-        [(41,), (41,), (41,)]
+        [(48,), (48,), (48,)]
     """
 
     key: Key[Array, ""] = field(repr=False)
